@@ -1,0 +1,1 @@
+//! The single writer of decided state into Redis: settle, repair, sweeper, warden.

@@ -1,0 +1,161 @@
+//! Events: what was decided. Facts, never taken back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    CancelledBy, Money, OrderId, OrderStatus, RejectReason, RequestId, RequestKind, Terms, Timestamp, UserId, VoucherId,
+    VoucherState,
+};
+
+/// One record of `order-events`: the answer to exactly one request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// `None` only where the request could not be read.
+    pub voucher_id: Option<VoucherId>,
+    /// 1, 2, 3, ... per voucher without gaps; 0 where no lane may sequence the request.
+    pub voucher_seq: i64,
+    /// Partition of both topics.
+    pub partition: i32,
+    /// Offset in `order-requests` of the request this answers.
+    pub request_offset: i64,
+    /// Nil where the request could not be read.
+    pub request_id: RequestId,
+    /// The request's LogAppendTime.
+    pub decided_at: Timestamp,
+    /// Version of the rules that decided.
+    pub rules_version: i32,
+    /// Units that no live order claims, after this event; 0 with seq 0.
+    pub remaining: i64,
+    /// Units the buyer in question holds after this event; 0 where the event is about no buyer.
+    pub held: i64,
+    pub body: EventBody,
+}
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventBody {
+    VoucherOpened(Terms),
+    VoucherChanged { state: VoucherState, total: i64, terms_version: i64 },
+    OrderConfirmed {
+        order_id: OrderId,
+        user_id: UserId,
+        quantity: i64,
+        requested_at: Timestamp,
+        /// Decided_at plus the voucher's payment window.
+        expires_at: Option<Timestamp>,
+        slot: i64,
+    },
+    OrderRejected { order_id: OrderId, user_id: UserId, quantity: i64, requested_at: Timestamp, reason: RejectReason },
+    OrderPaid { order_id: OrderId, user_id: UserId, quantity: i64, payment_ref: String, amount: Money, paid_at: Timestamp },
+    OrderCancelled {
+        order_id: OrderId,
+        user_id: UserId,
+        quantity: i64,
+        by: CancelledBy,
+        /// What the seller owes the buyer: the whole amount where the order was paid.
+        due_back: Option<Money>,
+    },
+    OrderExpired { order_id: OrderId, user_id: UserId, quantity: i64 },
+    /// The order (or the payment) of this request was decided before.
+    RequestRepeated { order_id: OrderId, user_id: UserId, status: OrderStatus },
+    RequestRefused {
+        kind: RequestKind,
+        order_id: Option<OrderId>,
+        reason: RefusalReason,
+        /// Set where money arrived that buys nothing.
+        due_back: Option<Money>,
+    },
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalReason {
+    Unreadable,
+    UnknownVoucher,
+    AlreadyPublished,
+    InvalidTerms,
+    StaleTerms,
+    Closed,
+    NoChange,
+    BelowSold,
+    Invalid,
+    UnknownOrder,
+    Final,
+    WrongAmount,
+    AlreadyPaid,
+    PaymentTooLate,
+    TooEarly,
+}
+
+impl RefusalReason {
+    pub const ALL: [Self; 15] = [
+        Self::Unreadable,
+        Self::UnknownVoucher,
+        Self::AlreadyPublished,
+        Self::InvalidTerms,
+        Self::StaleTerms,
+        Self::Closed,
+        Self::NoChange,
+        Self::BelowSold,
+        Self::Invalid,
+        Self::UnknownOrder,
+        Self::Final,
+        Self::WrongAmount,
+        Self::AlreadyPaid,
+        Self::PaymentTooLate,
+        Self::TooEarly,
+    ];
+
+    /// The word used in JSON and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::UnknownVoucher => "unknown_voucher",
+            Self::AlreadyPublished => "already_published",
+            Self::InvalidTerms => "invalid_terms",
+            Self::StaleTerms => "stale_terms",
+            Self::Closed => "closed",
+            Self::NoChange => "no_change",
+            Self::BelowSold => "below_sold",
+            Self::Invalid => "invalid",
+            Self::UnknownOrder => "unknown_order",
+            Self::Final => "final",
+            Self::WrongAmount => "wrong_amount",
+            Self::AlreadyPaid => "already_paid",
+            Self::PaymentTooLate => "payment_too_late",
+            Self::TooEarly => "too_early",
+        }
+    }
+}
+
+impl EventBody {
+    /// The name used in metrics and in the record's `kind`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::VoucherOpened(_) => "VoucherOpened",
+            Self::VoucherChanged { .. } => "VoucherChanged",
+            Self::OrderConfirmed { .. } => "OrderConfirmed",
+            Self::OrderRejected { .. } => "OrderRejected",
+            Self::OrderPaid { .. } => "OrderPaid",
+            Self::OrderCancelled { .. } => "OrderCancelled",
+            Self::OrderExpired { .. } => "OrderExpired",
+            Self::RequestRepeated { .. } => "RequestRepeated",
+            Self::RequestRefused { .. } => "RequestRefused",
+        }
+    }
+
+    /// The order this event is about, where there is one.
+    pub fn order_id(&self) -> Option<OrderId> {
+        match self {
+            Self::OrderConfirmed { order_id, .. }
+            | Self::OrderRejected { order_id, .. }
+            | Self::OrderPaid { order_id, .. }
+            | Self::OrderCancelled { order_id, .. }
+            | Self::OrderExpired { order_id, .. }
+            | Self::RequestRepeated { order_id, .. } => Some(*order_id),
+            Self::RequestRefused { order_id, .. } => *order_id,
+            Self::VoucherOpened(_) | Self::VoucherChanged { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Given, when, then: a small language for tests of the rules.

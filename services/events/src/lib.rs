@@ -1,0 +1,1 @@
+//! The records on Kafka: Avro schemas, wire format, schema ids and topic names.

@@ -1,0 +1,1 @@
+//! Adapters to Kafka, Redis and Postgres, and what every service needs: configuration, telemetry, shutdown.

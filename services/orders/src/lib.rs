@@ -1,0 +1,1 @@
+//! The orders service: one consumer, a lane a partition.

@@ -1,0 +1,1 @@
+//! The producers: idempotent for requests, transactional for the lanes.

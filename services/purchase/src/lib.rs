@@ -1,0 +1,1 @@
+//! The HTTP gate: reserves in Redis, emits OrderRequested.

@@ -1,0 +1,1 @@
+//! Fold, compare, verify: reads only.

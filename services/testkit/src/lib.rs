@@ -1,0 +1,1 @@
+//! Worlds, checkers and faults for tests.
