@@ -1,1 +1,14 @@
-//! The records on Kafka: Avro schemas, wire format, schema ids and topic names.
+//! The records on Kafka: Avro schemas, Confluent wire format, schema ids and topic names.
+
+mod codec;
+mod registry;
+mod topics;
+
+pub use codec::{Codec, ConnectError, DecodeError, EncodeError, LearnError};
+pub use registry::{Registry, RegistryError};
+pub use topics::{DEFAULT_PARTITIONS, Topics, partition_for};
+
+/// The schema of `order-requests`, as registered.
+pub const REQUEST_SCHEMA: &str = include_str!("../../../schemas/order-requests.avsc");
+/// The schema of `order-events`, as registered.
+pub const EVENT_SCHEMA: &str = include_str!("../../../schemas/order-events.avsc");

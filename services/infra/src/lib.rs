@@ -1,1 +1,8 @@
 //! Adapters to Kafka, Redis and Postgres, and what every service needs: configuration, telemetry, shutdown.
+
+pub mod config;
+pub mod kafka;
+pub mod postgres;
+pub mod redis;
+pub mod shutdown;
+pub mod telemetry;

@@ -1,1 +1,8 @@
-//! The producers: idempotent for requests, transactional for the lanes.
+//! The producers: idempotent for requests (purchase, sweeper, timers, CLI), transactional for the lanes.
+
+mod delivery_status;
+mod requests;
+mod transactional;
+
+pub use requests::{Delivery, RequestProducer};
+pub use transactional::{LaneProducer, OutRecord, TransactionError};

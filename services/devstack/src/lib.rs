@@ -1,0 +1,1 @@
+//! Starts real Kafka, Redis, Postgres and a schema registry as child processes.

@@ -1,0 +1,113 @@
+//! Configuration from environment variables, parsed once at start. Each variable stands in the table of `docs/CONFIGURATION.md`.
+
+use std::{collections::HashMap, fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
+
+use events::Topics;
+
+/// A variable that is missing or makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("environment variable {name} is not set: {purpose}")]
+    Missing { name: &'static str, purpose: &'static str },
+    #[error("environment variable {name} is {value:?}: {problem}")]
+    Invalid { name: &'static str, value: String, problem: String },
+}
+
+/// A set of environment variables.
+#[derive(Clone, Debug, Default)]
+pub struct Env(HashMap<String, String>);
+
+impl Env {
+    /// The variables of this process. Values that are no Unicode count as not set.
+    pub fn of_process() -> Self {
+        Self(std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect())
+    }
+
+    /// Given variables, for tests.
+    pub fn of(vars: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>) -> Self {
+        Self(vars.into_iter().map(|(k, v)| (k.into(), v.into())).collect())
+    }
+
+    /// The value, if set and not empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|v| !v.is_empty())
+    }
+
+    /// The value, or an error that says what the variable is for.
+    pub fn required(&self, name: &'static str, purpose: &'static str) -> Result<String, ConfigError> {
+        self.get(name).map(str::to_owned).ok_or(ConfigError::Missing { name, purpose })
+    }
+
+    /// A number within `bounds`.
+    pub fn number<T>(&self, name: &'static str, default: T, bounds: RangeInclusive<T>) -> Result<T, ConfigError>
+    where
+        T: FromStr + PartialOrd + Display,
+    {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        match text.parse() {
+            Ok(number) if bounds.contains(&number) => Ok(number),
+            _ => Err(ConfigError::Invalid {
+                name,
+                value: text.to_owned(),
+                problem: format!("a number from {} to {} is needed", bounds.start(), bounds.end()),
+            }),
+        }
+    }
+
+    /// A duration written as whole milliseconds within `bounds`.
+    pub fn millis(&self, name: &'static str, default: u64, bounds: RangeInclusive<u64>) -> Result<Duration, ConfigError> {
+        self.number(name, default, bounds).map(Duration::from_millis)
+    }
+
+    /// `true`/`1` or `false`/`0`.
+    pub fn flag(&self, name: &'static str, default: bool) -> Result<bool, ConfigError> {
+        match self.get(name) {
+            None => Ok(default),
+            Some("true" | "1") => Ok(true),
+            Some("false" | "0") => Ok(false),
+            Some(other) => Err(ConfigError::Invalid {
+                name,
+                value: other.to_owned(),
+                problem: "true or false is needed".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Where the servers are, and the names under which this deployment uses them.
+#[derive(Clone, Debug)]
+pub struct Connections {
+    /// `DOORBUSTER_KAFKA`: bootstrap servers, `host:port,...`.
+    pub kafka: String,
+    /// `DOORBUSTER_REDIS`: `redis://host:port`.
+    pub redis: String,
+    /// `DOORBUSTER_POSTGRES`: `postgresql://user@host:port/database`.
+    pub postgres: String,
+    /// `DOORBUSTER_REGISTRY`: base address of the schema registry's REST API.
+    pub registry: String,
+    /// `DOORBUSTER_TOPIC_PREFIX` (default empty): before each topic's name.
+    pub topics: Topics,
+    /// `DOORBUSTER_PREFIX` (default `doorbuster`): begins the names of groups and transactional ids.
+    pub prefix: String,
+    /// `DOORBUSTER_SESSION_TIMEOUT_MS` (default 10000): of the consumer groups; a dead member's partitions move after it.
+    pub session_timeout: Duration,
+}
+
+impl Connections {
+    pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
+        Ok(Self {
+            kafka: env.required("DOORBUSTER_KAFKA", "the bootstrap servers of Kafka, as host:port,host:port")?,
+            redis: env.required("DOORBUSTER_REDIS", "the address of Redis, as redis://host:port")?,
+            postgres: env.required("DOORBUSTER_POSTGRES", "the address of Postgres, as postgresql://user@host:port/database")?,
+            registry: env.required("DOORBUSTER_REGISTRY", "the base address of the schema registry's REST API")?,
+            topics: Topics::new(env.get("DOORBUSTER_TOPIC_PREFIX").unwrap_or("")),
+            prefix: env.get("DOORBUSTER_PREFIX").unwrap_or("doorbuster").to_owned(),
+            session_timeout: env.millis("DOORBUSTER_SESSION_TIMEOUT_MS", 10_000, 1_000..=300_000)?,
+        })
+    }
+
+    /// The consumer group (or the transactional ids' stem) of a service.
+    pub fn group(&self, service: &str) -> String {
+        format!("{}-{service}", self.prefix)
+    }
+}
