@@ -4,5 +4,6 @@ mod delivery_status;
 mod requests;
 mod transactional;
 
+pub use infra::postgres::OutRecord;
 pub use requests::{Delivery, RequestProducer};
-pub use transactional::{LaneProducer, OutRecord, TransactionError};
+pub use transactional::{LaneProducer, TransactionError};

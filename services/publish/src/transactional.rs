@@ -1,19 +1,7 @@
 //! The transactional producer of one lane.
 
-use infra::config::Connections;
+use infra::{config::Connections, postgres::OutRecord};
 use rdkafka::consumer::ConsumerGroupMetadata;
-
-/// A record to send, complete: what a lane stores in its position row and publishes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutRecord {
-    pub topic: String,
-    pub partition: i32,
-    /// `order-requests` offset of the request it answers.
-    pub request_offset: i64,
-    pub key: Vec<u8>,
-    pub payload: Vec<u8>,
-    pub headers: Vec<(String, Vec<u8>)>,
-}
 
 /// How a transaction ended that did not commit.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,10 @@
 //! Postgres: the pool, the schema's version, and what others than the lanes read. The lane's own transaction is in `lane`.
 
+mod out_record;
+
 use domain::{Order, OrderId, Voucher, VoucherId};
+
+pub use out_record::{OutRecord, StoredRecordsError};
 
 use crate::config::Connections;
 
