@@ -24,3 +24,15 @@ pub async fn serve_admin(
     let _ = (listen, metrics, ready, stop);
     todo!()
 }
+
+/// Says where a service listens: one line in the log, and, where `DOORBUSTER_READY_FILE` names a file, the same as JSON
+/// (`{"http":"127.0.0.1:1234",...}`), so that whoever asked for port 0 can find it. The file appears whole or not at all.
+pub fn announce(env: &crate::config::Env, addresses: &[(&str, SocketAddr)]) -> std::io::Result<()> {
+    let map: serde_json::Map<_, _> = addresses.iter().map(|(name, a)| ((*name).to_owned(), a.to_string().into())).collect();
+    let json = serde_json::Value::Object(map).to_string();
+    tracing::info!(listening = %json, "listening");
+    let Some(file) = env.get("DOORBUSTER_READY_FILE") else { return Ok(()) };
+    let unfinished = format!("{file}.{}", std::process::id());
+    std::fs::write(&unfinished, json)?;
+    std::fs::rename(&unfinished, file)
+}
