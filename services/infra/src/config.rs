@@ -4,6 +4,9 @@ use std::{collections::HashMap, fmt::Display, ops::RangeInclusive, str::FromStr,
 
 use events::Topics;
 
+/// Longest topic prefix in bytes: a topic's name has at most 249, ours need up to 18.
+const MAX_TOPIC_PREFIX: usize = 200;
+
 /// A variable that is missing or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -65,11 +68,9 @@ impl Env {
             None => Ok(default),
             Some("true" | "1") => Ok(true),
             Some("false" | "0") => Ok(false),
-            Some(other) => Err(ConfigError::Invalid {
-                name,
-                value: other.to_owned(),
-                problem: "true or false is needed".to_owned(),
-            }),
+            Some(other) => {
+                Err(ConfigError::Invalid { name, value: other.to_owned(), problem: "true or false is needed".to_owned() })
+            }
         }
     }
 }
@@ -91,23 +92,95 @@ pub struct Connections {
     pub prefix: String,
     /// `DOORBUSTER_SESSION_TIMEOUT_MS` (default 10000): of the consumer groups; a dead member's partitions move after it.
     pub session_timeout: Duration,
+    /// `DOORBUSTER_DELIVERY_TIMEOUT_MS` (default 45000): after it a request that was not acknowledged is given up. The sweeper waits at least as long.
+    pub delivery_timeout: Duration,
+    /// `DOORBUSTER_TRANSACTION_TIMEOUT_MS` (default 30000): after it the broker aborts a lane's open transaction. An open one holds up every
+    /// reader of committed events; below 10 s a change of leader ends transactions.
+    pub transaction_timeout: Duration,
 }
 
 impl Connections {
     pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
+        let topic_prefix = env.get("DOORBUSTER_TOPIC_PREFIX").unwrap_or("");
+        if topic_prefix.len() > MAX_TOPIC_PREFIX
+            || !topic_prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        {
+            return Err(ConfigError::Invalid {
+                name: "DOORBUSTER_TOPIC_PREFIX",
+                value: topic_prefix.to_owned(),
+                problem: format!(
+                    "at most {MAX_TOPIC_PREFIX} letters, digits, dots, dashes and underscores are possible in a topic's name"
+                ),
+            });
+        }
         Ok(Self {
             kafka: env.required("DOORBUSTER_KAFKA", "the bootstrap servers of Kafka, as host:port,host:port")?,
             redis: env.required("DOORBUSTER_REDIS", "the address of Redis, as redis://host:port")?,
             postgres: env.required("DOORBUSTER_POSTGRES", "the address of Postgres, as postgresql://user@host:port/database")?,
             registry: env.required("DOORBUSTER_REGISTRY", "the base address of the schema registry's REST API")?,
-            topics: Topics::new(env.get("DOORBUSTER_TOPIC_PREFIX").unwrap_or("")),
+            topics: Topics::new(topic_prefix),
             prefix: env.get("DOORBUSTER_PREFIX").unwrap_or("doorbuster").to_owned(),
             session_timeout: env.millis("DOORBUSTER_SESSION_TIMEOUT_MS", 10_000, 1_000..=300_000)?,
+            delivery_timeout: env.millis("DOORBUSTER_DELIVERY_TIMEOUT_MS", 45_000, 1_000..=300_000)?,
+            transaction_timeout: env.millis("DOORBUSTER_TRANSACTION_TIMEOUT_MS", 30_000, 2_000..=900_000)?,
         })
     }
 
     /// The consumer group (or the transactional ids' stem) of a service.
     pub fn group(&self, service: &str) -> String {
         format!("{}-{service}", self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete() -> Vec<(&'static str, &'static str)> {
+        vec![
+            ("DOORBUSTER_KAFKA", "k:9092"),
+            ("DOORBUSTER_REDIS", "redis://r"),
+            ("DOORBUSTER_POSTGRES", "postgresql://p/d"),
+            ("DOORBUSTER_REGISTRY", "http://s"),
+        ]
+    }
+
+    fn with(name: &'static str, value: &'static str) -> Result<Connections, ConfigError> {
+        Connections::from_env(&Env::of(complete().into_iter().chain([(name, value)])))
+    }
+
+    #[test]
+    fn what_is_not_set_has_its_default() -> Result<(), ConfigError> {
+        let connections = Connections::from_env(&Env::of(complete()))?;
+        assert_eq!(connections.topics.requests, "order-requests");
+        assert_eq!(connections.group("orders"), "doorbuster-orders");
+        assert_eq!(connections.delivery_timeout, Duration::from_secs(45));
+        assert_eq!(connections.transaction_timeout, Duration::from_secs(30));
+        Ok(())
+    }
+
+    #[test]
+    fn a_missing_address_is_named_with_its_purpose() {
+        let without_redis = Env::of(complete().into_iter().filter(|(name, _)| *name != "DOORBUSTER_REDIS"));
+        let message = Connections::from_env(&without_redis).map_err(|e| e.to_string()).err();
+        assert!(message.is_some_and(|m| m.contains("DOORBUSTER_REDIS") && m.contains("redis://host:port")));
+    }
+
+    #[test]
+    fn bad_values_are_refused_by_name() {
+        for (name, value) in [
+            ("DOORBUSTER_SESSION_TIMEOUT_MS", "soon"),
+            ("DOORBUSTER_DELIVERY_TIMEOUT_MS", "0"),
+            ("DOORBUSTER_TRANSACTION_TIMEOUT_MS", "99999999"),
+            ("DOORBUSTER_TOPIC_PREFIX", "two words"),
+        ] {
+            let message = with(name, value).map_err(|e| e.to_string()).err();
+            assert!(message.as_ref().is_some_and(|m| m.contains(name) && m.contains(value)), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_value_counts_as_not_set() {
+        assert_eq!(with("DOORBUSTER_TOPIC_PREFIX", "").map(|c| c.topics.events), Ok("order-events".to_owned()));
     }
 }

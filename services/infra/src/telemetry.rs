@@ -1,13 +1,41 @@
 //! Logs, metrics, and the second listener with `/healthz`, `/readyz` and `/metrics`.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{io::IsTerminal, net::SocketAddr, sync::Arc};
 
-use prometheus_client::registry::Registry;
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+    serve::ListenerExt,
+};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// What the text format of `prometheus-client` is called (OpenMetrics 1.0).
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const DEFAULT_FILTER: &str = "info";
 
 /// Sends logs to stderr: `DOORBUSTER_LOG` filters (default `info`), `DOORBUSTER_LOG_FORMAT=json` for machines. Safe to call again.
 pub fn init_logs() {
-    todo!()
+    let env = crate::config::Env::of_process();
+    let wanted = env.get("DOORBUSTER_LOG").unwrap_or(DEFAULT_FILTER);
+    let (filter, problem) = match EnvFilter::try_new(wanted) {
+        Ok(filter) => (filter, None),
+        Err(problem) => (EnvFilter::new(DEFAULT_FILTER), Some(problem)),
+    };
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Somebody else may have set up logging already (a test beside this one): theirs stays.
+    let _ = if env.get("DOORBUSTER_LOG_FORMAT") == Some("json") {
+        logs.json().flatten_event(true).try_init()
+    } else {
+        logs.with_ansi(std::io::stderr().is_terminal()).try_init()
+    };
+    if let Some(problem) = problem {
+        tracing::warn!("environment variable DOORBUSTER_LOG is {wanted:?}: {problem}; using {DEFAULT_FILTER:?}");
+    }
 }
 
 /// Says whether the service can do its work right now, and if not, why. Must answer at once, from state that is kept current elsewhere.
@@ -21,8 +49,35 @@ pub async fn serve_admin(
     ready: Readiness,
     stop: CancellationToken,
 ) -> std::io::Result<SocketAddr> {
-    let _ = (listen, metrics, ready, stop);
-    todo!()
+    let listener = tokio::net::TcpListener::bind(listen).await?;
+    let address = listener.local_addr()?;
+    // A connection that cannot be set to answer at once still answers.
+    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
+    let routes = Router::new()
+        .route("/healthz", get(|| async { "alive\n" }))
+        .route("/readyz", get(readyz).with_state(ready))
+        .route("/metrics", get(render).with_state(metrics));
+    tokio::spawn(async move {
+        if let Err(problem) = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await {
+            tracing::error!(%problem, "the listener for health and metrics ended");
+        }
+    });
+    Ok(address)
+}
+
+async fn readyz(State(ready): State<Readiness>) -> Response {
+    match ready() {
+        Ok(()) => "ready\n".into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
+    }
+}
+
+async fn render(State(metrics): State<Arc<Registry>>) -> Response {
+    let mut text = String::new();
+    match encode(&mut text, &metrics) {
+        Ok(()) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(problem) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {problem}\n")).into_response(),
+    }
 }
 
 /// Says where a service listens: one line in the log, and, where `DOORBUSTER_READY_FILE` names a file, the same as JSON

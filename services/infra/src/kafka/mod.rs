@@ -1,20 +1,40 @@
 //! Kafka: client settings, the check of the topics at start, and readers of one partition. Everything here blocks; never call it on a tokio worker.
 
+mod reader;
+mod topics;
+
 use std::time::Duration;
 
 use domain::Timestamp;
-use rdkafka::{ClientConfig, error::KafkaError};
+use rdkafka::{
+    ClientConfig, ClientContext,
+    config::RDKafkaLogLevel,
+    consumer::ConsumerContext,
+    error::{KafkaError, RDKafkaErrorCode},
+};
+
+pub use reader::PartitionReader;
+pub use topics::{TopicPlan, TopicStep, apply_topics, check_topics, partition_count, plan_topics};
 
 use crate::config::Connections;
 
 /// Longest wait for one answer about metadata, offsets or settings.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Largest record of `order-requests` and `order-events` in bytes. Requests are some hundred bytes; the rest is room for titles and reasons.
+pub const MAX_RECORD_BYTES: usize = 1 << 20;
+
+/// Largest record of `order-dead-letters` in bytes: any record of `order-requests` with the headers that say where it came from.
+pub const MAX_DEAD_LETTER_BYTES: usize = 2 << 20;
+
 /// Why the topics cannot be used, or the log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("Kafka: {0}")]
     Kafka(#[from] KafkaError),
+    /// No broker answered.
+    #[error("no answer from Kafka at {servers} ({reason}): check DOORBUSTER_KAFKA and that the brokers run")]
+    Unreachable { servers: String, reason: String },
     /// A topic is missing or has settings under which it would lose or reorder records.
     #[error("topic {topic}: {problem}; {remedy}")]
     Topic { topic: String, problem: String, remedy: String },
@@ -27,15 +47,57 @@ pub enum LogError {
 
 /// Settings every client of this project shares.
 pub fn client_config(connections: &Connections) -> ClientConfig {
-    let _ = connections;
-    todo!()
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", &connections.kafka)
+        .set("client.id", &connections.prefix)
+        // A mistyped name must be an error, not a new topic with the broker's defaults.
+        .set("allow.auto.create.topics", "false")
+        // The defaults (10 s between tries, 60 s for an answer, 30 s to connect) would make an outage longer than it was.
+        .set("reconnect.backoff.ms", "50")
+        .set("reconnect.backoff.max.ms", "1000")
+        .set("socket.timeout.ms", "10000")
+        .set("socket.connection.setup.timeout.ms", "5000")
+        .set("socket.keepalive.enable", "true")
+        // New partitions are noticed at the next refresh; the default is 5 minutes.
+        .set("topic.metadata.refresh.interval.ms", "30000");
+    config
 }
 
-/// Checks that both topics exist with equal partition counts, delete policy, unlimited retention and LogAppendTime, and that
-/// dead letters can be kept; gives the partition count. Refuses with what it found and what to do (`doorbuster topics apply`).
-pub fn check_topics(connections: &Connections) -> Result<i32, LogError> {
-    let _ = connections;
-    todo!()
+/// Sends a client's own log lines and errors to this process' log. librdkafka repeats itself on every try to connect, and who calls it
+/// reports what failed; so only fatal errors and the loss of all brokers are loud.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientLog;
+
+impl ClientContext for ClientLog {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        log_line(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        log_error(&error, reason);
+    }
+}
+
+impl ConsumerContext for ClientLog {}
+
+/// What [`ClientLog`] does with a line, for contexts of one's own.
+pub fn log_line(level: RDKafkaLogLevel, facility: &str, line: &str) {
+    match level {
+        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
+            tracing::error!(facility, "librdkafka: {line}")
+        }
+        _ => tracing::debug!(facility, "librdkafka: {line}"),
+    }
+}
+
+/// What [`ClientLog`] does with an error, for contexts of one's own.
+pub fn log_error(error: &KafkaError, reason: &str) {
+    match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::Fatal) => tracing::error!("Kafka client: {error}: {reason}"),
+        Some(RDKafkaErrorCode::AllBrokersDown) => tracing::warn!("Kafka client: {error}: {reason}"),
+        _ => tracing::debug!("Kafka client: {error}: {reason}"),
+    }
 }
 
 /// The ends of one partition at one moment.
@@ -58,36 +120,4 @@ pub struct Record {
     pub key: Option<Vec<u8>>,
     pub payload: Vec<u8>,
     pub headers: Vec<(String, Vec<u8>)>,
-}
-
-/// Reads one partition of a topic outside any group, committed records only.
-pub struct PartitionReader {}
-
-impl PartitionReader {
-    pub fn open(connections: &Connections, topic: &str, partition: i32) -> Result<Self, LogError> {
-        let _ = (connections, topic, partition);
-        todo!()
-    }
-
-    pub fn ends(&self) -> Result<Ends, LogError> {
-        todo!()
-    }
-
-    /// Reads from the next committed record at or after `from` up to (not including) offset `to`, calling `each` in order;
-    /// ends by position, so markers and aborted records at the end do not confuse it. Fails with `Stalled` rather than hang.
-    pub fn read(&mut self, from: i64, to: i64, each: &mut dyn FnMut(Record) -> std::ops::ControlFlow<()>) -> Result<(), LogError> {
-        let _ = (from, to, each);
-        todo!()
-    }
-
-    /// The last committed record below the stable end, looked for backwards in growing steps past markers and aborted records; `None`: there is none.
-    pub fn last(&mut self) -> Result<Option<Record>, LogError> {
-        todo!()
-    }
-
-    /// The first offset whose record was appended at or after `at`; `None`: there is none yet.
-    pub fn offset_at(&self, at: Timestamp) -> Result<Option<i64>, LogError> {
-        let _ = at;
-        todo!()
-    }
 }
