@@ -1,7 +1,14 @@
 //! Bytes to requests and events, and back.
 
-use domain::{Event, Request};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
+use domain::{Event, Request};
+use tokio::sync::Mutex;
+
+use crate::schema::{EVENTS, Ours, REQUESTS, Reading};
+use crate::wire::{Wire, WireEvent, WireRequest};
 use crate::{Registry, RegistryError, Topics};
 
 /// Why bytes are no request or event.
@@ -44,46 +51,180 @@ pub enum LearnError {
     NoSuchSchema(u32),
 }
 
+/// How often a schema id that the registry answers 404 for is asked again before it counts as unknown: a registry that has just
+/// started, or a replica that lags, may answer 404 for what it has.
+const ASKS: u32 = 3;
+
+/// Pause between those questions.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// How long an id that no schema has is not asked for again, so that a topic full of such records costs the registry next to
+/// nothing. Long enough for that, short enough that a schema registered later is found.
+const MISSING_FOR: Duration = Duration::from_secs(60);
+
+/// How many such ids are remembered; past it all are forgotten and asked for again.
+const MAX_MISSING: usize = 1_024;
+
 /// Encodes and decodes records in the Confluent wire format (0x00, schema id, Avro datum). Cheap to clone; clones share what they learn.
 #[derive(Clone)]
-pub struct Codec {}
+pub struct Codec {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    requests_id: u32,
+    events_id: u32,
+    registry: Option<Registry>,
+    learned: RwLock<HashMap<u32, Arc<Learned>>>,
+    /// Ids that no schema has, and since when that is known. Locked for as long as the registry is asked: one question at a time, and
+    /// whoever waited finds the answer.
+    missing: Mutex<HashMap<u32, Instant>>,
+}
+
+/// What one schema id means on each topic.
+struct Learned {
+    requests: Reading,
+    events: Reading,
+}
+
+impl Learned {
+    fn from_text(schema: &str) -> Self {
+        Self { requests: Reading::of(schema, &REQUESTS), events: Reading::of(schema, &EVENTS) }
+    }
+}
 
 impl Codec {
     /// Looks up the ids of this version's schemas. Registers nothing.
     pub async fn connect(registry: &Registry, topics: &Topics) -> Result<Self, ConnectError> {
-        let _ = (registry, topics);
-        todo!()
+        let requests_id = own_id(registry, &topics.requests, crate::REQUEST_SCHEMA).await?;
+        let events_id = own_id(registry, &topics.events, crate::EVENT_SCHEMA).await?;
+        Ok(Self::new(requests_id, events_id, Some(registry.clone())))
     }
 
     /// A codec that needs no registry: ids 1 (requests) and 2 (events). For tests and tools that read what they wrote.
     pub fn offline() -> Self {
-        todo!()
+        Self::new(1, 2, None)
+    }
+
+    fn new(requests_id: u32, events_id: u32, registry: Option<Registry>) -> Self {
+        let (learned, missing) = Default::default();
+        Self { shared: Arc::new(Shared { requests_id, events_id, registry, learned, missing }) }
     }
 
     pub fn encode_request(&self, request: &Request) -> Result<Vec<u8>, EncodeError> {
-        let _ = request;
-        todo!()
+        encode(self.shared.requests_id, &REQUESTS, &WireRequest::from(request))
     }
 
     pub fn encode_event(&self, event: &Event) -> Result<Vec<u8>, EncodeError> {
-        let _ = event;
-        todo!()
+        encode(self.shared.events_id, &EVENTS, &WireEvent::from(event))
     }
 
+    /// A symbol of a newer version, be it the kind or a word in the body (who cancels), is [`DecodeError::UnknownKind`].
     pub fn decode_request(&self, bytes: &[u8]) -> Result<Request, DecodeError> {
-        let _ = bytes;
-        todo!()
+        let (id, datum) = split(bytes)?;
+        if id == self.shared.requests_id {
+            return REQUESTS.read(datum, |wire: WireRequest| wire.try_into());
+        }
+        self.learned(id)?.requests.read(&REQUESTS, datum, |wire: WireRequest| wire.try_into())
     }
 
     /// `partition`: where the record was found; the record itself does not say.
+    ///
+    /// A symbol of a newer version is [`DecodeError::UnknownKind`], be it the kind or a word in the body (a reason): who settles or
+    /// folds could only make up what it means, and who merely reads skips the record as one of a newer kind.
     pub fn decode_event(&self, bytes: &[u8], partition: i32) -> Result<Event, DecodeError> {
-        let _ = (bytes, partition);
-        todo!()
+        let (id, datum) = split(bytes)?;
+        if id == self.shared.events_id {
+            return EVENTS.read(datum, |wire: WireEvent| wire.into_event(partition));
+        }
+        self.learned(id)?.events.read(&EVENTS, datum, |wire: WireEvent| wire.into_event(partition))
     }
 
     /// Asks the registry for a schema id that decoding did not know. One call asks once (a few times for a 404); callers pause between calls.
+    ///
+    /// An answer counts only while the registry gives our own schemas under our own ids: one that was emptied, restored or mistaken
+    /// for another knows nothing about the ids in our topics.
     pub async fn learn(&self, id: u32) -> Result<(), LearnError> {
-        let _ = id;
-        todo!()
+        let mut missing = self.shared.missing.lock().await;
+        if self.learned(id).is_ok() {
+            return Ok(());
+        }
+        if missing.get(&id).is_some_and(|since| since.elapsed() < MISSING_FOR) {
+            return Err(LearnError::NoSuchSchema(id));
+        }
+        let Some(registry) = &self.shared.registry else { return Err(LearnError::NoSuchSchema(id)) };
+        self.registry_is_ours(registry).await?;
+        for ask in 0..ASKS {
+            if ask > 0 {
+                tokio::time::sleep(ASK_AGAIN_AFTER).await;
+            }
+            if let Some(schema) = registry.schema(id).await.map_err(LearnError::Transient)? {
+                self.teach(id, &schema);
+                missing.remove(&id);
+                return Ok(());
+            }
+        }
+        if missing.len() >= MAX_MISSING {
+            missing.clear();
+        }
+        missing.insert(id, Instant::now());
+        Err(LearnError::NoSuchSchema(id))
+    }
+
+    /// Takes a schema id's meaning from the caller instead of a registry: for tools that read with schemas kept elsewhere. The ids of
+    /// this version's own schemas stay what they are.
+    pub fn teach(&self, id: u32, schema: &str) {
+        let learned = Arc::new(Learned::from_text(schema));
+        self.shared.learned.write().unwrap_or_else(PoisonError::into_inner).insert(id, learned);
+    }
+
+    fn learned(&self, id: u32) -> Result<Arc<Learned>, DecodeError> {
+        let learned = self.shared.learned.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(learned) = learned.get(&id) {
+            return Ok(learned.clone());
+        }
+        // Our own id of the other topic needs no registry: its records are foreign here.
+        if id == self.shared.requests_id || id == self.shared.events_id {
+            return Err(DecodeError::Unreadable("a record of another topic".into()));
+        }
+        Err(DecodeError::UnknownSchema(id))
+    }
+
+    async fn registry_is_ours(&self, registry: &Registry) -> Result<(), LearnError> {
+        for (id, ours) in [(self.shared.requests_id, &REQUESTS), (self.shared.events_id, &EVENTS)] {
+            let found = registry.schema(id).await.map_err(LearnError::Transient)?;
+            if !found.is_some_and(|text| ours.is(&text)) {
+                return Err(LearnError::Transient(RegistryError::Unavailable {
+                    url: registry.url().to_owned(),
+                    reason: format!("it does not have our own schema under id {id} any more"),
+                }));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn own_id(registry: &Registry, topic: &str, schema: &str) -> Result<u32, ConnectError> {
+    let subject = Topics::subject(topic);
+    registry.id_of(&subject, schema).await?.ok_or(ConnectError::NotRegistered { subject })
+}
+
+/// First byte of a record in the Confluent wire format; four bytes of schema id follow, big-endian.
+const MAGIC: u8 = 0;
+
+fn encode<W: Wire>(id: u32, ours: &Ours, wire: &W) -> Result<Vec<u8>, EncodeError> {
+    let mut bytes = Vec::with_capacity(256);
+    bytes.push(MAGIC);
+    bytes.extend(id.to_be_bytes());
+    ours.write(&mut bytes, wire).map_err(|e| EncodeError(e.to_string()))?;
+    Ok(bytes)
+}
+
+fn split(bytes: &[u8]) -> Result<(u32, &[u8]), DecodeError> {
+    match bytes {
+        [MAGIC, a, b, c, d, datum @ ..] => Ok((u32::from_be_bytes([*a, *b, *c, *d]), datum)),
+        [MAGIC, ..] => Err(DecodeError::Unreadable(format!("{} bytes are too few for a record", bytes.len()))),
+        [first, ..] => Err(DecodeError::Unreadable(format!("the first byte is {first} instead of 0"))),
+        [] => Err(DecodeError::Unreadable("no bytes".into())),
     }
 }

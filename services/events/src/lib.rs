@@ -1,8 +1,11 @@
 //! The records on Kafka: Avro schemas, Confluent wire format, schema ids and topic names.
 
 mod codec;
+pub mod dead_letter;
 mod registry;
+mod schema;
 mod topics;
+mod wire;
 
 pub use codec::{Codec, ConnectError, DecodeError, EncodeError, LearnError};
 pub use registry::{Registry, RegistryError};

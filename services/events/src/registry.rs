@@ -2,8 +2,19 @@
 
 use std::time::Duration;
 
+use reqwest::header::ACCEPT;
+use reqwest::{RequestBuilder, StatusCode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 /// Longest wait for one answer of the registry.
 const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest answer that is read, in bytes; the largest schema here has about 20 kB.
+const MAX_ANSWER: usize = 4 * 1_048_576;
+
+/// How much of a refusal's text is passed on, in characters.
+const MAX_MESSAGE: usize = 1_000;
 
 /// Why the registry gave no answer that can be used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -32,21 +43,77 @@ impl Registry {
         Ok(Self { url: url.trim_end_matches('/').to_owned(), http })
     }
 
+    /// Where this registry is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The id under which `subject` has exactly this schema; `None` if it does not have it.
     pub async fn id_of(&self, subject: &str, schema: &str) -> Result<Option<u32>, RegistryError> {
-        let _ = (subject, schema, &self.http, &self.url);
-        todo!()
+        let what = format!("the look-up of subject {subject}");
+        let request = self.http.post(format!("{}/subjects/{subject}", self.url)).json(&SchemaText { schema: schema.into() });
+        Ok(self.ask::<SchemaId>(request, &what).await?.map(|found| found.id))
     }
 
     /// Registers the schema under `subject` and gives its id; an identical one keeps its id.
     pub async fn register(&self, subject: &str, schema: &str) -> Result<u32, RegistryError> {
-        let _ = (subject, schema);
-        todo!()
+        let what = format!("the schema of subject {subject}");
+        let url = format!("{}/subjects/{subject}/versions", self.url);
+        let request = self.http.post(url).json(&SchemaText { schema: schema.into() });
+        match self.ask::<SchemaId>(request, &what).await? {
+            Some(registered) => Ok(registered.id),
+            None => Err(RegistryError::Refused { what, status: 404, message: "not found".into() }),
+        }
     }
 
     /// The text of the schema with this id; `None` if the registry answers 404.
     pub async fn schema(&self, id: u32) -> Result<Option<String>, RegistryError> {
-        let _ = id;
-        todo!()
+        let request = self.http.get(format!("{}/schemas/ids/{id}", self.url));
+        let found: Option<SchemaText> = self.ask(request, &format!("schema id {id}")).await?;
+        Ok(found.map(|found| found.schema))
     }
+
+    /// Sends one request. 404: `None`.
+    async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder, what: &str) -> Result<Option<T>, RegistryError> {
+        let unavailable = |reason: String| RegistryError::Unavailable { url: self.url.clone(), reason };
+        let request = request.header(ACCEPT, "application/vnd.schemaregistry.v1+json, application/json");
+        let mut response = request.send().await.map_err(|e| unavailable(chain(&e)))?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|e| unavailable(chain(&e)))? {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err(unavailable(format!("the answer for {what} is longer than {MAX_ANSWER} bytes")));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        match status {
+            StatusCode::NOT_FOUND => Ok(None),
+            _ if status.is_success() => match serde_json::from_slice(&body) {
+                Ok(answer) => Ok(Some(answer)),
+                Err(e) => Err(unavailable(format!("the answer for {what} is not what was asked for: {e}"))),
+            },
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Err(unavailable(format!("{status} for {what}"))),
+            _ if status.is_client_error() => {
+                let message = String::from_utf8_lossy(&body).chars().take(MAX_MESSAGE).collect();
+                Err(RegistryError::Refused { what: what.to_owned(), status: status.as_u16(), message })
+            }
+            _ => Err(unavailable(format!("{status} for {what}"))),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SchemaText {
+    schema: String,
+}
+
+#[derive(Deserialize)]
+struct SchemaId {
+    id: u32,
+}
+
+/// An error with its causes; reqwest's own text leaves them out.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

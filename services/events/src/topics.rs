@@ -30,7 +30,30 @@ impl Topics {
 }
 
 /// The partition that other Kafka clients' default partitioner computes for this key (murmur2): a voucher's pin where it was published without one.
+///
+/// `partitions` below 1 counts as 1.
 pub fn partition_for(voucher: &VoucherId, partitions: i32) -> i32 {
-    let _ = (voucher, partitions);
-    todo!()
+    let positive = murmur2(voucher.as_str().as_bytes()) & 0x7fff_ffff;
+    // Both operands are below 2^31, so the remainder is as well.
+    (positive % partitions.max(1).unsigned_abs()) as i32
+}
+
+/// MurmurHash2 (32 bits, little-endian words) with the seed of Kafka's Java client, `org.apache.kafka.common.utils.Utils.murmur2`.
+fn murmur2(key: &[u8]) -> u32 {
+    const SEED: u32 = 0x9747_b28c;
+    const M: u32 = 0x5bd1_e995;
+    // A key longer than 4 GiB cannot be: Kafka's lengths have 31 bits.
+    let mut hash = SEED ^ key.len() as u32;
+    let words = key.chunks_exact(4);
+    let rest = words.remainder();
+    for word in words {
+        let mut k = word.iter().rev().fold(0, |k, byte| k << 8 | u32::from(*byte)).wrapping_mul(M);
+        k = (k ^ k >> 24).wrapping_mul(M);
+        hash = hash.wrapping_mul(M) ^ k;
+    }
+    if !rest.is_empty() {
+        hash = (hash ^ rest.iter().rev().fold(0, |k, byte| k << 8 | u32::from(*byte))).wrapping_mul(M);
+    }
+    hash = (hash ^ hash >> 13).wrapping_mul(M);
+    hash ^ hash >> 15
 }
