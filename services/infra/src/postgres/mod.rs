@@ -1,27 +1,58 @@
-//! Postgres: the pool, the schema's version, and what others than the lanes read. The lane's own transaction is in `lane`.
+//! Postgres: connections with time-outs on everything, the schema's version, and what others than the lanes read. The lane's own
+//! transaction is in `lane`.
 
-mod out_record;
+use std::time::Duration;
 
+use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod, Runtime};
 use domain::{Order, OrderId, Voucher, VoucherId};
-
-pub use out_record::{OutRecord, StoredRecordsError};
+use tokio_postgres::{Client, NoTls, Row, types::ToSql};
 
 use crate::config::Connections;
 
+mod fault;
+pub mod lane;
+mod out_record;
+pub mod rows;
+mod schema;
+
+pub use fault::Fault;
+pub use out_record::{OutRecord, StoredRecordsError};
+pub use schema::{check_schema, migrate, pending_migrations};
+
+use rows::{ORDER_COLUMNS, VOUCHER_COLUMNS, order_of, voucher_of};
+
 pub type Pool = deadpool_postgres::Pool;
+
+/// Longest wait for a new connection. Longer only delays the next try.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// After this long without acknowledged bytes a connection is dead; the kernel alone would wait for minutes.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest wait for a free connection of a pool.
+const POOL_WAIT: Duration = Duration::from_secs(2);
+
+/// Longest wait for one look-up, above the server's own `statement_timeout`: it ends only calls whose server has vanished.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(7);
+
+/// What the server itself ends, unless the address brings `options` of its own.
+const SESSION_OPTIONS: &str =
+    "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000 -c timezone=UTC";
 
 /// Why Postgres gave no answer that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    #[error("Postgres: {0}")]
+    #[error("Postgres: {}", described(.0))]
     Postgres(#[from] tokio_postgres::Error),
     #[error("Postgres: no connection: {0}")]
     Pool(#[from] deadpool_postgres::PoolError),
     #[error("Postgres did not answer within {0:?}")]
-    Timeout(std::time::Duration),
+    Timeout(Duration),
     /// The schema is older or newer than this version, or was never made.
     #[error("the database's schema is at version {found}, this version needs {needed}: run `doorbuster migrate --apply`")]
     SchemaVersion { found: i32, needed: i32 },
+    #[error("migration: {0}")]
+    Migration(#[from] refinery::Error),
     #[error("bad address of Postgres: {0}")]
     Address(String),
     /// A row holds what this version does not understand.
@@ -29,48 +60,99 @@ pub enum DatabaseError {
     Row { table: &'static str, problem: String },
 }
 
+/// The server's own words where there are any; tokio-postgres prints only "db error".
+fn described(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(db), _) => {
+            let constraint = db.constraint().map(|name| format!(" (constraint {name})")).unwrap_or_default();
+            format!("{} {}{constraint}", db.code().code(), db.message())
+        }
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+fn config(connections: &Connections) -> Result<tokio_postgres::Config, DatabaseError> {
+    let mut config: tokio_postgres::Config =
+        connections.postgres.parse().map_err(|e: tokio_postgres::Error| DatabaseError::Address(described(&e)))?;
+    if config.get_options().is_none() {
+        config.options(SESSION_OPTIONS);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("doorbuster");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    config.tcp_user_timeout(TCP_USER_TIMEOUT);
+    config.keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+    Ok(config)
+}
+
+/// A connection of the caller's own. Its I/O runs as a task of the current runtime until the client is dropped.
+pub async fn connect(connections: &Connections) -> Result<Client, DatabaseError> {
+    let (client, connection) = config(connections)?.connect(NoTls).await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "Postgres connection ended");
+        }
+    });
+    Ok(client)
+}
+
 /// A pool with bounded size and time-outs on everything. Connects lazily.
 pub fn pool(connections: &Connections, size: usize) -> Result<Pool, DatabaseError> {
-    let _ = (connections, size);
-    todo!()
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Verified };
+    Pool::builder(Manager::from_config(config(connections)?, NoTls, recycling))
+        .max_size(size)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(POOL_WAIT))
+        .create_timeout(Some(CONNECT_TIMEOUT))
+        .recycle_timeout(Some(POOL_WAIT))
+        .build()
+        .map_err(|e| DatabaseError::Address(e.to_string()))
 }
 
-/// Brings the schema to this version under an advisory lock; gives the names of the migrations it ran.
-pub async fn migrate(connections: &Connections) -> Result<Vec<String>, DatabaseError> {
-    let _ = connections;
-    todo!()
-}
-
-/// Migrations that `migrate` would run.
-pub async fn pending_migrations(connections: &Connections) -> Result<Vec<String>, DatabaseError> {
-    let _ = connections;
-    todo!()
-}
-
-/// Refuses unless the schema is at exactly this version.
-pub async fn check_schema(pool: &Pool) -> Result<(), DatabaseError> {
-    let _ = pool;
-    todo!()
+/// Runs one constant statement. A connection that did not answer in time is not put back.
+async fn look_up(pool: &Pool, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, DatabaseError> {
+    let client = pool.get().await?;
+    let answer = tokio::time::timeout(LOOKUP_TIMEOUT, async {
+        let statement = client.prepare_cached(sql).await?;
+        client.query(&statement, params).await
+    });
+    match answer.await {
+        Ok(rows) => Ok(rows?),
+        Err(_) => {
+            drop(deadpool_postgres::Object::take(client));
+            Err(DatabaseError::Timeout(LOOKUP_TIMEOUT))
+        }
+    }
 }
 
 pub async fn order(pool: &Pool, order: &OrderId) -> Result<Option<Order>, DatabaseError> {
-    let _ = (pool, order);
-    todo!()
+    let sql = format!("SELECT {ORDER_COLUMNS} FROM orders WHERE order_id = $1");
+    let rows = look_up(pool, &sql, &[&order.as_uuid()]).await?;
+    rows.first().map(order_of).transpose()
 }
 
 pub async fn voucher(pool: &Pool, voucher: &VoucherId) -> Result<Option<Voucher>, DatabaseError> {
-    let _ = (pool, voucher);
-    todo!()
+    let sql = format!("SELECT {VOUCHER_COLUMNS} FROM vouchers WHERE voucher_id = $1");
+    let rows = look_up(pool, &sql, &[&voucher.as_str()]).await?;
+    rows.first().map(voucher_of).transpose()
 }
 
 /// All vouchers, or those of some partitions, ordered by id.
 pub async fn vouchers(pool: &Pool, partitions: Option<&[i32]>) -> Result<Vec<Voucher>, DatabaseError> {
-    let _ = (pool, partitions);
-    todo!()
+    let sql = format!(
+        "SELECT {VOUCHER_COLUMNS} FROM vouchers WHERE $1::int[] IS NULL OR partition = ANY($1) ORDER BY voucher_id"
+    );
+    let rows = look_up(pool, &sql, &[&partitions]).await?;
+    rows.iter().map(voucher_of).collect()
 }
 
 /// Position of a partition's lane: the next request offset to decide; `None`: no lane has ever worked on it.
 pub async fn next_offset(pool: &Pool, topic: &str, partition: i32) -> Result<Option<i64>, DatabaseError> {
-    let _ = (pool, topic, partition);
-    todo!()
+    let sql = "SELECT next_offset FROM lane_positions WHERE topic = $1 AND partition = $2";
+    let rows = look_up(pool, sql, &[&topic, &partition]).await?;
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
 }

@@ -202,14 +202,8 @@ mod tests {
     #[test]
     fn another_form_and_trailing_bytes_are_refused() {
         assert_eq!(OutRecord::decode_all(&[2]), Err(StoredRecordsError::Form(2)));
-        let record = OutRecord {
-            topic: "t".into(),
-            partition: 0,
-            request_offset: 0,
-            key: None,
-            payload: vec![],
-            headers: vec![],
-        };
+        let record =
+            OutRecord { topic: "t".into(), partition: 0, request_offset: 0, key: None, payload: vec![], headers: vec![] };
         let mut bytes = OutRecord::encode_all(&[record]);
         bytes.push(0);
         assert_eq!(OutRecord::decode_all(&bytes), Err(StoredRecordsError::Damaged));
