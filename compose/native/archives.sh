@@ -12,7 +12,7 @@ java_identity() {
 # Waits until the log $2 of process $1 holds the text $3, then ends the process in good order.
 end_when_started() {
     local pid=$1 log=$2 text=$3 waited=0
-    until grep -q "$text" "$log"; do
+    until grep -q "$text" "$log" 2>/dev/null; do
         if ! kill -0 "$pid" 2>/dev/null || [ "$waited" -ge $((ARCHIVE_DEADLINE_S * 10)) ]; then
             kill -9 "$pid" 2>/dev/null || true
             wait "$pid" 2>/dev/null || true

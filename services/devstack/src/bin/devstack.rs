@@ -1,0 +1,1 @@
+fn main() { let t = std::time::Instant::now(); let s = devstack::Stack::start(devstack::StackOptions{postgres_fsync:false, ..Default::default()}).unwrap(); eprintln!("{:?} {s:?}", t.elapsed()); let t = std::time::Instant::now(); drop(s); eprintln!("{:?}", t.elapsed()); }
