@@ -4,6 +4,7 @@ mod delivery_status;
 mod requests;
 mod transactional;
 
+pub use delivery_status::group_generation;
 pub use infra::postgres::OutRecord;
 pub use requests::{Delivery, RequestProducer};
 pub use transactional::{LaneProducer, TransactionError};

@@ -1,10 +1,47 @@
 //! The idempotent producer of requests.
+//!
+//! Each record carries the sender of a one-shot channel through librdkafka; the delivery report, which says whether the record may be in the
+//! log, answers it. A fatal error ends a librdkafka producer for good: a thread of its own then puts a new one in its place and lets the old
+//! one report what it still holds.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
+use arc_swap::ArcSwap;
 use domain::Request;
 use events::Codec;
-use infra::config::Connections;
+use infra::{config::Connections, kafka};
+use rdkafka::{
+    ClientConfig, ClientContext, Message,
+    config::{FromClientConfigAndContext, RDKafkaLogLevel},
+    error::{KafkaError, RDKafkaErrorCode},
+    message::DeliveryResult,
+    producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer},
+};
+use tokio::sync::oneshot;
+
+use crate::delivery_status::{Persistence, persistence};
+
+/// Records waiting in the producer at most: some seconds of a burst. More is answered at once, so that buyers are told instead of queued.
+const QUEUE_RECORDS: &str = "200000";
+/// The same in KiB.
+const QUEUE_KIB: &str = "262144";
+/// Acknowledgements missing for this long, while records wait, are trouble. A change of leader takes about 10 s. Where records are given up
+/// sooner, half of that time.
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks at whether everything is reported.
+const FLUSH_POLL: Duration = Duration::from_millis(2);
+/// Between two tries to make a new producer; making one fails only where the process cannot have another thread.
+const MEND_PAUSE: Duration = Duration::from_secs(1);
+/// For the reports of records that were purged; they need no broker.
+const PURGE_LIMIT: Duration = Duration::from_secs(2);
 
 /// What became of a record. Three things, never two: an unknown outcome is not a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,35 +55,290 @@ pub enum Delivery {
 }
 
 /// Emits requests with `acks=all`, idempotent, to an explicit partition. Cheap to clone; clones share the producer, which is rebuilt after a fatal error.
+///
+/// Dropping the last clone does not block: what is in flight goes on being delivered in the background as long as the process lives.
+/// [`flush`](Self::flush) first where it is about to end.
 #[derive(Clone)]
-pub struct RequestProducer {}
+pub struct RequestProducer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    topic: String,
+    codec: Codec,
+    config: ClientConfig,
+    current: ArcSwap<Generation>,
+    pulse: Arc<Pulse>,
+    broken: mpsc::Sender<()>,
+}
+
+/// What is known about the records on their way, over all generations.
+struct Pulse {
+    began: Instant,
+    in_flight: AtomicUsize,
+    /// Milliseconds after `began`: the last acknowledgement, or the end of the last idle time.
+    alive_at: AtomicU64,
+    /// The last record reported was given up without an acknowledgement: an idle moment after that is no sign of life.
+    is_given_up: AtomicBool,
+    is_mending: AtomicBool,
+    silence_limit: Duration,
+}
+
+/// One librdkafka producer, from its making to a fatal error.
+struct Generation {
+    producer: Option<ThreadedProducer<Reports>>,
+    delivery_timeout: Duration,
+}
+
+struct Reports {
+    pulse: Arc<Pulse>,
+    broken: mpsc::Sender<()>,
+    is_broken: AtomicBool,
+}
 
 impl RequestProducer {
-    pub fn new(connections: &Connections, codec: Codec) -> Result<Self, rdkafka::error::KafkaError> {
-        let _ = (connections, codec);
-        todo!()
+    /// Makes the producer; asks no broker yet.
+    pub fn new(connections: &Connections, codec: Codec) -> Result<Self, KafkaError> {
+        Self::with_config(connections, codec, settings(connections))
+    }
+
+    fn with_config(connections: &Connections, codec: Codec, config: ClientConfig) -> Result<Self, KafkaError> {
+        let (broken, broke) = mpsc::channel();
+        let pulse = Arc::new(Pulse {
+            began: Instant::now(),
+            in_flight: AtomicUsize::new(0),
+            alive_at: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
+            is_mending: AtomicBool::new(false),
+            silence_limit: SILENCE_LIMIT.min(connections.delivery_timeout / 2),
+        });
+        let generation = Generation::start(&config, &pulse, &broken, connections.delivery_timeout)?;
+        let shared = Arc::new(Shared {
+            topic: connections.topics.requests.clone(),
+            codec,
+            config,
+            current: ArcSwap::from_pointee(generation),
+            pulse,
+            broken,
+        });
+        let mended = Arc::downgrade(&shared);
+        let delivery_timeout = connections.delivery_timeout;
+        thread::Builder::new()
+            .name("producer mender".to_owned())
+            .spawn(move || mend(&broke, &mended, delivery_timeout))
+            .map_err(|e| KafkaError::ClientCreation(format!("no thread: {e}")))?;
+        Ok(Self { shared })
     }
 
     /// Hands the request over at once and gives a future of what became of it (within the delivery time-out). A full queue, or a record
     /// that is too large, is `NotPersisted` without delay. Dropping the future does not take the record back.
     pub fn send(&self, partition: i32, request: &Request) -> impl Future<Output = Delivery> + Send + 'static {
-        let _ = (partition, request);
-        async { todo!() }
+        let handed_over = self.hand_over(partition, request);
+        async move {
+            match handed_over {
+                // The sender is lost only with a producer that could not report in time.
+                Ok(report) => report.await.unwrap_or_else(|_| Delivery::Unknown { reason: "the producer ended".to_owned() }),
+                Err(reason) => Delivery::NotPersisted { reason },
+            }
+        }
+    }
+
+    fn hand_over(&self, partition: i32, request: &Request) -> Result<oneshot::Receiver<Delivery>, String> {
+        if partition < 0 {
+            // librdkafka would take this as "any partition".
+            return Err(format!("there is no partition {partition}"));
+        }
+        let payload = self.shared.codec.encode_request(request).map_err(|e| e.to_string())?;
+        let (answer, report) = oneshot::channel();
+        let record = BaseRecord::with_opaque_to(&self.shared.topic, Box::new(answer))
+            .partition(partition)
+            .key(request.voucher_id.as_str())
+            .payload(&payload);
+        let generation = self.shared.current.load();
+        let Some(producer) = &generation.producer else { return Err("the producer ended".to_owned()) };
+        // Counted before it can be reported.
+        self.shared.pulse.departs();
+        producer.send(record).map(|()| report).map_err(|(error, _)| {
+            let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+            self.shared.pulse.arrives(&Err(code));
+            if code == RDKafkaErrorCode::Fatal {
+                producer.context().breaks();
+            }
+            error.to_string()
+        })
     }
 
     /// Records handed over and not yet reported.
     pub fn in_flight(&self) -> usize {
-        todo!()
+        self.shared.pulse.in_flight.load(SeqCst)
     }
 
     /// Why records are not getting through at the moment, if so (a fatal error being mended, nothing acknowledged for too long).
     pub fn trouble(&self) -> Option<String> {
-        todo!()
+        self.shared.pulse.trouble()
     }
 
     /// Waits until everything handed over is reported, at most `deadline`. Blocks; says how many are left.
     pub fn flush(&self, deadline: Duration) -> usize {
-        let _ = deadline;
-        todo!()
+        let until = Instant::now() + deadline;
+        while self.in_flight() > 0 && Instant::now() < until {
+            thread::sleep(FLUSH_POLL);
+        }
+        self.in_flight()
+    }
+}
+
+fn settings(connections: &Connections) -> ClientConfig {
+    let mut config = kafka::client_config(connections);
+    config
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        // Somebody waits for each acknowledgement: the default of 5 ms makes closed loops three times slower.
+        .set("linger.ms", "1")
+        .set("compression.type", "lz4")
+        .set("message.timeout.ms", connections.delivery_timeout.as_millis().to_string())
+        .set("message.max.bytes", kafka::MAX_RECORD_BYTES.to_string())
+        .set("queue.buffering.max.messages", QUEUE_RECORDS)
+        .set("queue.buffering.max.kbytes", QUEUE_KIB);
+    config
+}
+
+/// Puts a new producer in the place of a broken one, until the last clone is gone.
+fn mend(broke: &mpsc::Receiver<()>, shared: &Weak<Shared>, delivery_timeout: Duration) {
+    while broke.recv().is_ok() {
+        loop {
+            let Some(shared) = shared.upgrade() else { return };
+            match Generation::start(&shared.config, &shared.pulse, &shared.broken, delivery_timeout) {
+                Ok(next) => {
+                    let old = shared.current.swap(Arc::new(next));
+                    shared.pulse.is_mending.store(false, SeqCst);
+                    tracing::warn!("the producer of requests was replaced after a fatal error");
+                    // It sends nothing any more; purging makes it say of each record whether it may have been persisted.
+                    if let Some(producer) = &old.producer {
+                        producer.purge(PurgeConfig::default().queue().inflight());
+                    }
+                    break;
+                }
+                Err(problem) => tracing::error!(%problem, "no new producer of requests can be made; trying again"),
+            }
+            drop(shared);
+            thread::sleep(MEND_PAUSE);
+        }
+    }
+}
+
+impl Pulse {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn departs(&self) {
+        // Before it is counted: a record that waits must never be seen with the silence of the idle time before it.
+        if self.in_flight.load(SeqCst) == 0 && !self.is_given_up.load(SeqCst) {
+            self.alive_at.store(self.now(), SeqCst);
+        }
+        self.in_flight.fetch_add(1, SeqCst);
+    }
+
+    fn arrives(&self, delivery: &Result<(), RDKafkaErrorCode>) {
+        match delivery {
+            Ok(()) => {
+                self.is_given_up.store(false, SeqCst);
+                self.alive_at.store(self.now(), SeqCst);
+            }
+            Err(RDKafkaErrorCode::MessageTimedOut) => self.is_given_up.store(true, SeqCst),
+            Err(_) => {}
+        }
+        self.in_flight.fetch_sub(1, SeqCst);
+    }
+
+    fn trouble(&self) -> Option<String> {
+        if self.is_mending.load(SeqCst) {
+            return Some("the producer met a fatal error and is being replaced".to_owned());
+        }
+        let silence = Duration::from_millis(self.now().saturating_sub(self.alive_at.load(SeqCst)));
+        let waiting = self.in_flight.load(SeqCst);
+        (waiting > 0 && silence >= self.silence_limit)
+            .then(|| format!("Kafka has acknowledged nothing for {} s; {waiting} records wait", silence.as_secs()))
+    }
+}
+
+impl Generation {
+    fn start(
+        config: &ClientConfig,
+        pulse: &Arc<Pulse>,
+        broken: &mpsc::Sender<()>,
+        delivery_timeout: Duration,
+    ) -> Result<Self, KafkaError> {
+        let reports = Reports { pulse: pulse.clone(), broken: broken.clone(), is_broken: AtomicBool::new(false) };
+        let producer = ThreadedProducer::from_config_and_context(config, reports)?;
+        Ok(Self { producer: Some(producer), delivery_timeout })
+    }
+}
+
+impl Drop for Generation {
+    /// Ending a producer joins threads and throws away what is queued, so it is done elsewhere and after everything has been reported.
+    fn drop(&mut self) {
+        let Some(producer) = self.producer.take() else { return };
+        let deadline = self.delivery_timeout;
+        let finish = move || {
+            let waiting = producer.in_flight_count();
+            if waiting > 0 {
+                tracing::warn!(waiting, "a producer of requests was dropped with records in flight; finishing them");
+            }
+            if producer.flush(deadline).is_err() {
+                producer.purge(PurgeConfig::default().queue().inflight());
+                // Whoever waits for a report is told "unknown" when the producer is gone, if this fails too.
+                let _ = producer.flush(PURGE_LIMIT);
+            }
+        };
+        if let Err(problem) = thread::Builder::new().name("producer end".to_owned()).spawn(finish) {
+            tracing::error!(%problem, "no thread to finish a producer of requests; what it held is unknown");
+        }
+    }
+}
+
+impl Reports {
+    /// Asks for a new producer, once.
+    fn breaks(&self) {
+        if !self.is_broken.swap(true, SeqCst) {
+            self.pulse.is_mending.store(true, SeqCst);
+            // Nobody listens where the last clone is gone: then nothing needs mending.
+            let _ = self.broken.send(());
+        }
+    }
+}
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        kafka::log_line(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        kafka::log_error(&error, reason);
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
+            self.breaks();
+        }
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = Box<oneshot::Sender<Delivery>>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, answer: Self::DeliveryOpaque) {
+        let (delivery, seen) = match result {
+            Ok(message) => (Delivery::Persisted { partition: message.partition(), offset: message.offset() }, Ok(())),
+            Err((error, message)) => {
+                let reason = error.to_string();
+                let delivery = match persistence(message) {
+                    Persistence::Never => Delivery::NotPersisted { reason },
+                    Persistence::Possibly | Persistence::Surely => Delivery::Unknown { reason },
+                };
+                (delivery, Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)))
+            }
+        };
+        self.pulse.arrives(&seen);
+        // The caller may have stopped waiting; the record stays what it is.
+        let _ = answer.send(delivery);
     }
 }

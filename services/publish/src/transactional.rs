@@ -1,7 +1,33 @@
 //! The transactional producer of one lane.
+//!
+//! One batch is one transaction: its records and the group's offset become visible together or not at all. Every call has a time limit, and all of
+//! them together stay below the transaction's own time-out, so that the broker never aborts behind the back of a lane that still works on it.
 
-use infra::{config::Connections, postgres::OutRecord};
-use rdkafka::consumer::ConsumerGroupMetadata;
+use std::{
+    sync::Mutex,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use infra::{config::Connections, kafka, postgres::OutRecord};
+use rdkafka::{
+    ClientContext, Offset, TopicPartitionList,
+    config::{FromClientConfigAndContext, RDKafkaLogLevel},
+    consumer::ConsumerGroupMetadata,
+    error::{KafkaError, RDKafkaErrorCode},
+    message::{DeliveryResult, Header, OwnedHeaders},
+    producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer},
+};
+
+/// For `init_transactions`, over all its tries. Taking over an open transaction takes 0.6 to 1 s, a change of leader up to 10 s.
+const START_LIMIT: Duration = Duration::from_secs(15);
+/// Longest single call to librdkafka: a hanging one must not use up the whole of a limit.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Between two looks at whether all records are reported; a transaction of 500 takes some milliseconds.
+const IN_FLIGHT_POLL: Duration = Duration::from_micros(200);
+/// Between two tries of a call that said "retriable", or of a record that found the queue full.
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// How a transaction ended that did not commit.
 #[derive(Debug, thiserror::Error)]
@@ -12,29 +38,250 @@ pub enum TransactionError {
     /// The producer is finished (fenced or fatal): drop it.
     #[error("producer finished: {0}")]
     Fatal(String),
-    /// The commit may or may not have happened: the log must say.
+    /// The commit may or may not have happened: the log must say. The producer is finished too.
     #[error("outcome of the commit unknown: {0}")]
     Unknown(String),
 }
 
 /// One partition's transactional producer. Blocks; lives on its lane's thread.
-pub struct LaneProducer {}
+///
+/// After [`TransactionError::Fatal`] or [`TransactionError::Unknown`] every further call answers `Fatal`: only a new producer can go on.
+pub struct LaneProducer {
+    producer: ThreadedProducer<Failures>,
+    requests: String,
+    partition: i32,
+    transaction_timeout: Duration,
+    is_finished: AtomicBool,
+}
 
 impl LaneProducer {
     /// Builds the producer and runs `init_transactions`, which fences and aborts whoever used this partition's id before.
+    /// Fails with `Fatal` within 15 s; the caller tries again.
     pub fn start(connections: &Connections, partition: i32) -> Result<Self, TransactionError> {
-        let _ = (connections, partition);
-        todo!()
+        let timeout = connections.transaction_timeout;
+        let mut config = kafka::client_config(connections);
+        config
+            // The id belongs to the partition: its next owner releases at once what a dead one left open.
+            .set("transactional.id", format!("{}-{partition}", connections.group("orders")))
+            .set("transaction.timeout.ms", timeout.as_millis().to_string())
+            // librdkafka wants it below the transaction's time-out.
+            .set("socket.timeout.ms", Duration::from_secs(10).min(timeout / 2).as_millis().to_string())
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            .set("linger.ms", "0")
+            // The first AddOffsetsToTxn after a commit is told CONCURRENT_TRANSACTIONS: with the default of 100 ms each transaction waits that long.
+            .set("retry.backoff.ms", "1")
+            .set("retry.backoff.max.ms", "50")
+            .set("compression.type", "lz4")
+            .set("message.max.bytes", kafka::MAX_DEAD_LETTER_BYTES.to_string());
+        let producer = ThreadedProducer::from_config_and_context(&config, Failures::default())
+            .map_err(|e| TransactionError::Fatal(e.to_string()))?;
+        let until = Instant::now() + START_LIMIT;
+        retried(until, || producer.init_transactions(left(until)))
+            .map_err(|e| TransactionError::Fatal(format!("init_transactions: {e}")))?;
+        Ok(Self {
+            producer,
+            requests: connections.topics.requests.clone(),
+            partition,
+            transaction_timeout: timeout,
+            is_finished: AtomicBool::new(false),
+        })
     }
 
-    /// Publishes the records and the group's offset (`next_offset` of `order-requests`) in one transaction.
+    /// Publishes the records and the group's offset (`next_offset` of `order-requests`) in one transaction. Takes at most five sixths of the
+    /// transaction's time-out.
     pub fn publish(
         &self,
         records: &[OutRecord],
         next_offset: i64,
         metadata: &ConsumerGroupMetadata,
     ) -> Result<(), TransactionError> {
-        let _ = (records, next_offset, metadata);
-        todo!()
+        if self.is_finished.load(SeqCst) {
+            return Err(TransactionError::Fatal("it was finished by an earlier error".to_owned()));
+        }
+        let result = self.transaction(records, next_offset, metadata);
+        if matches!(result, Err(TransactionError::Fatal(_) | TransactionError::Unknown(_))) {
+            self.is_finished.store(true, SeqCst);
+        }
+        result
+    }
+
+    fn transaction(
+        &self,
+        records: &[OutRecord],
+        next_offset: i64,
+        metadata: &ConsumerGroupMetadata,
+    ) -> Result<(), TransactionError> {
+        let began = Instant::now();
+        let until = began + self.transaction_timeout / 2;
+        let abort_until = began + self.transaction_timeout * 5 / 6;
+        self.producer.context().forget();
+        self.producer.begin_transaction().map_err(|e| self.judge("begin", &e, abort_until))?;
+        self.fill(records, next_offset, metadata, until).map_err(|failed| match failed {
+            Failed::Call(what, error) => self.judge(what, &error, abort_until),
+            Failed::Here(reason) => self.abort(reason, abort_until),
+        })?;
+        self.commit(until, abort_until)
+    }
+
+    /// Everything up to the commit: after it, all records are in the log, undecided.
+    fn fill(
+        &self,
+        records: &[OutRecord],
+        next_offset: i64,
+        metadata: &ConsumerGroupMetadata,
+        until: Instant,
+    ) -> Result<(), Failed> {
+        records.iter().try_for_each(|record| self.send(record, until))?;
+        let mut offsets = TopicPartitionList::with_capacity(1);
+        offsets
+            .add_partition_offset(&self.requests, self.partition, Offset::Offset(next_offset))
+            .map_err(|e| Failed::Here(format!("offset {next_offset}: {e}")))?;
+        retried(until, || self.producer.send_offsets_to_transaction(&offsets, metadata, left(until)))
+            .map_err(|e| Failed::Call("send offsets", e))?;
+        // A commit that finds a record in flight waits 100 ms in the wrapper's own flush.
+        while self.producer.in_flight_count() > 0 {
+            if Instant::now() >= until {
+                return Err(Failed::Here(format!("{} records are not acknowledged in time", self.producer.in_flight_count())));
+            }
+            thread::sleep(IN_FLIGHT_POLL);
+        }
+        match self.producer.context().first() {
+            Some(failure) => Err(Failed::Here(failure)),
+            None => Ok(()),
+        }
+    }
+
+    fn send(&self, record: &OutRecord, until: Instant) -> Result<(), Failed> {
+        if record.partition < 0 {
+            // librdkafka would take this as "any partition".
+            return Err(Failed::Here(format!("{} has no partition {}", record.topic, record.partition)));
+        }
+        let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
+        for (key, value) in &record.headers {
+            headers = headers.insert(Header { key, value: Some(value) });
+        }
+        let mut next =
+            BaseRecord::<[u8], [u8]>::to(&record.topic).partition(record.partition).payload(&record.payload).headers(headers);
+        next.key = record.key.as_deref();
+        loop {
+            next = match self.producer.send(next) {
+                Ok(()) => return Ok(()),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) if Instant::now() < until => back,
+                Err((error, _)) => return Err(Failed::Call("send", error)),
+            };
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    fn commit(&self, until: Instant, abort_until: Instant) -> Result<(), TransactionError> {
+        let mut asked = false;
+        loop {
+            let error = match self.producer.commit_transaction(left(until)) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            match &error {
+                // The wrapper's flush gave up before it asked anybody to commit.
+                KafkaError::Flush(_) if !asked => {}
+                KafkaError::Transaction(e) if e.is_retriable() => asked = true,
+                KafkaError::Flush(_) => {}
+                _ => return Err(self.judge("commit", &error, abort_until)),
+            }
+            if Instant::now() >= until {
+                return Err(if asked {
+                    TransactionError::Unknown(error.to_string())
+                } else {
+                    self.abort(error.to_string(), abort_until)
+                });
+            }
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    /// What an error of a call means, after the abort where it asks for one.
+    fn judge(&self, what: &str, error: &KafkaError, abort_until: Instant) -> TransactionError {
+        let reason = format!("{what}: {error}");
+        if let Some((_, fatal)) = self.producer.client().fatal_error() {
+            return TransactionError::Fatal(format!("{reason} ({fatal})"));
+        }
+        match error {
+            // Only its limit ends the repeating of a retriable call: the transaction is as it was, and can be aborted.
+            KafkaError::Transaction(e) if e.txn_requires_abort() || e.is_retriable() => self.abort(reason, abort_until),
+            KafkaError::MessageProduction(_) | KafkaError::Flush(_) => self.abort(reason, abort_until),
+            _ => TransactionError::Fatal(reason),
+        }
+    }
+
+    fn abort(&self, reason: String, until: Instant) -> TransactionError {
+        match retried(until, || self.producer.abort_transaction(left(until))) {
+            Ok(()) => TransactionError::Aborted(reason),
+            Err(error) => TransactionError::Fatal(format!("{reason}; abort: {error}")),
+        }
+    }
+}
+
+/// Why a transaction does not reach its commit.
+enum Failed {
+    /// A call to librdkafka, which says what to do.
+    Call(&'static str, KafkaError),
+    /// Seen here; the transaction can be aborted.
+    Here(String),
+}
+
+/// The same call again while it says "retriable", until the limit.
+fn retried(until: Instant, mut call: impl FnMut() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
+    loop {
+        match call() {
+            Err(KafkaError::Transaction(e)) if e.is_retriable() && Instant::now() < until => thread::sleep(RETRY_PAUSE),
+            result => return result,
+        }
+    }
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).clamp(RETRY_PAUSE, CALL_LIMIT)
+}
+
+/// Records of the current transaction that were reported as failed.
+#[derive(Default)]
+struct Failures(Mutex<Option<(usize, String)>>);
+
+impl Failures {
+    fn forget(&self) {
+        *self.lock() = None;
+    }
+
+    fn first(&self) -> Option<String> {
+        self.lock().as_ref().map(|(count, first)| format!("{count} records failed, the first with: {first}"))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(usize, String)>> {
+        // The value is whole at every moment, whatever a thread that panicked was doing.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Failures {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        kafka::log_line(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        kafka::log_error(&error, reason);
+    }
+}
+
+impl ProducerContext for Failures {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): Self::DeliveryOpaque) {
+        if let Err((error, _)) = result {
+            let mut failures = self.lock();
+            match failures.as_mut() {
+                Some((count, _)) => *count += 1,
+                None => *failures = Some((1, error.to_string())),
+            }
+        }
     }
 }
