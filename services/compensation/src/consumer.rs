@@ -1,0 +1,371 @@
+//! A member of the consumer group on `order-events`, polling on an OS thread of its own.
+//!
+//! The rebalance hook only records what happened; the loop acts on it after each poll. What is polled goes to the partition's settle
+//! task, whose progress this loop commits. A partition with a full queue is paused, and polling goes on, so that a Redis that is away
+//! never costs the membership.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use infra::{
+    kafka::{client_config, log_error, log_line},
+    shutdown::CancellationToken,
+};
+use parking_lot::Mutex;
+use rdkafka::{
+    ClientContext, Message, Offset, TopicPartitionList,
+    config::RDKafkaLogLevel,
+    consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext},
+    error::KafkaError,
+    types::RDKafkaRespErr,
+};
+use tokio::{
+    runtime::Handle,
+    sync::mpsc::{UnboundedSender, unbounded_channel},
+    task::JoinSet,
+};
+
+use crate::{
+    partition::{Partition, Service},
+    repair,
+    settle::{self, Raw},
+    sweeper, warden,
+};
+
+/// Longest wait of one poll: how late a shutdown, a commit or a resume can be.
+const POLL: Duration = Duration::from_millis(50);
+/// Between looks at queues and positions.
+const HOUSEKEEPING: Duration = Duration::from_millis(20);
+/// Longest wait for the group's offsets of partitions just assigned. Without them the partition works all the same.
+const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the consumer to leave the group at the end; clean stops take a tenth of a second.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What the group decided, as the hook recorded it.
+enum Change {
+    Assigned(Vec<i32>),
+    Revoked { partitions: Vec<i32>, lost: bool },
+}
+
+#[derive(Default)]
+struct Recorder(Mutex<VecDeque<Change>>);
+
+impl ClientContext for Recorder {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        log_line(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        log_error(&error, reason);
+    }
+}
+
+impl ConsumerContext for Recorder {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        let partitions = list.elements().iter().map(|e| e.partition()).collect();
+        self.0.lock().push_back(match err {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Change::Assigned(partitions),
+            _ => Change::Revoked { partitions, lost: consumer.assignment_lost() },
+        });
+    }
+
+    fn commit_callback(&self, result: Result<(), KafkaError>, _: &TopicPartitionList) {
+        // The next commit covers this one; offsets only save SKIPs.
+        if let Err(problem) = result {
+            tracing::debug!(%problem, "offsets of the group were not committed");
+        }
+    }
+}
+
+/// A partition this member owns.
+struct Owned {
+    state: Arc<Partition>,
+    records: UnboundedSender<Raw>,
+    tasks: JoinSet<()>,
+    paused: bool,
+    /// Where reading began; `None`: not known.
+    start: Option<i64>,
+    committed: i64,
+}
+
+struct Member {
+    service: Arc<Service>,
+    runtime: Handle,
+    consumer: BaseConsumer<Recorder>,
+    topic: String,
+    owned: HashMap<i32, Owned>,
+    joined: bool,
+}
+
+/// Runs one member on a thread of its own until `stop`; an error means that its consumer is beyond repair.
+pub(crate) async fn run_on_thread(service: Arc<Service>, number: usize, stop: CancellationToken) -> anyhow::Result<()> {
+    let runtime = Handle::current();
+    let (done, ended) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name(format!("member-{number}"))
+        .spawn(move || {
+            let outcome = Member::join(service, runtime).and_then(|mut member| member.run(number, &stop));
+            let _ = done.send(outcome);
+        })
+        .context("a thread for a member of the group cannot be started")?;
+    ended.await.context("the thread of a member of the group ended by a panic")?
+}
+
+impl Member {
+    fn join(service: Arc<Service>, runtime: Handle) -> anyhow::Result<Self> {
+        let connections = &service.config.connections;
+        let heartbeat = connections.session_timeout / 10;
+        let mut config = client_config(connections);
+        config
+            .set("group.id", connections.group("compensation"))
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            // A fresh group settles the whole log again: that costs SKIPs, while to begin at the end would pass events by.
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", "read_committed")
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", connections.session_timeout.as_millis().to_string())
+            .set("heartbeat.interval.ms", heartbeat.as_millis().to_string())
+            .set("fetch.wait.max.ms", "50")
+            .set("fetch.queue.backoff.ms", "20")
+            .set("queued.min.messages", "10000")
+            .set("queued.max.messages.kbytes", "16384");
+        let consumer: BaseConsumer<Recorder> =
+            config.create_with_context(Recorder::default()).context("a consumer of order-events cannot be made")?;
+        let topic = connections.topics.events.clone();
+        consumer.subscribe(&[&topic]).with_context(|| format!("cannot subscribe to {topic}"))?;
+        Ok(Self { service, runtime, consumer, topic, owned: HashMap::new(), joined: false })
+    }
+
+    fn run(&mut self, number: usize, stop: &CancellationToken) -> anyhow::Result<()> {
+        let beat = self.service.beats.add(format!("member {number}"));
+        let (mut looked, mut committed) = (Instant::now(), Instant::now());
+        let mut outcome = Ok(());
+        while !stop.is_cancelled() && outcome.is_ok() {
+            beat.beat();
+            outcome = self.poll();
+            self.follow_group();
+            if looked.elapsed() >= HOUSEKEEPING {
+                self.note_progress();
+                self.pause_and_resume();
+                looked = Instant::now();
+            }
+            if committed.elapsed() >= self.service.config.commit_interval {
+                self.commit(CommitMode::Async);
+                committed = Instant::now();
+            }
+        }
+        // Also after a failure: with a hook that only records, dropping the consumer would never end.
+        self.leave();
+        outcome
+    }
+
+    fn poll(&mut self) -> anyhow::Result<()> {
+        match self.consumer.poll(POLL) {
+            None => Ok(()),
+            Some(Ok(message)) => {
+                // Records prefetched before a revoke may still come out; their partition's next owner settles them.
+                if let Some(owned) = self.owned.get_mut(&message.partition()) {
+                    let raw = Raw { offset: message.offset(), payload: message.payload().unwrap_or_default().to_vec() };
+                    owned.state.queued.fetch_add(1, Ordering::AcqRel);
+                    // A settle task that stopped for good takes nothing more; the partition is paused below.
+                    let _ = owned.records.send(raw);
+                    if !owned.paused && owned.state.queued.load(Ordering::Acquire) >= self.service.config.queue {
+                        owned.paused = pause(&self.consumer, &self.topic, message.partition());
+                    }
+                }
+                Ok(())
+            }
+            Some(Err(problem @ KafkaError::MessageConsumptionFatal(_))) => {
+                Err(problem).context("the consumer of order-events has failed")
+            }
+            Some(Err(problem)) => {
+                tracing::warn!(%problem, "reading order-events, the client goes on by itself");
+                Ok(())
+            }
+        }
+    }
+
+    fn follow_group(&mut self) {
+        loop {
+            let Some(change) = self.consumer.context().0.lock().pop_front() else { return };
+            let outcome = match change {
+                Change::Assigned(partitions) => self.assigned(&partitions),
+                Change::Revoked { partitions, lost } => self.revoked(&partitions, lost),
+            };
+            if let Err(problem) = outcome {
+                tracing::error!(%problem, "the group's assignment could not be taken over");
+            }
+        }
+    }
+
+    fn assigned(&mut self, partitions: &[i32]) -> Result<(), KafkaError> {
+        if !self.joined {
+            self.joined = true;
+            self.service.joined.fetch_add(1, Ordering::Relaxed);
+        }
+        tracing::info!(?partitions, "assigned");
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            list.add_partition(&self.topic, *partition);
+        }
+        self.consumer.incremental_assign(&list)?;
+        let starts = self.starts(partitions);
+        for partition in partitions {
+            let owned = self.start_tasks(*partition, starts.get(partition).copied());
+            self.owned.insert(*partition, owned);
+        }
+        Ok(())
+    }
+
+    /// The group's committed offsets; no entry for a partition where there is none or it cannot be had now.
+    fn starts(&self, partitions: &[i32]) -> HashMap<i32, i64> {
+        if partitions.is_empty() {
+            return HashMap::new();
+        }
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            list.add_partition(&self.topic, *partition);
+        }
+        match self.consumer.committed_offsets(list, COMMITTED_TIMEOUT) {
+            Ok(found) => found
+                .elements()
+                .iter()
+                .filter_map(|e| match e.offset() {
+                    Offset::Offset(offset) => Some((e.partition(), offset)),
+                    _ => None,
+                })
+                .collect(),
+            Err(problem) => {
+                tracing::warn!(%problem, "the group's offsets cannot be had; idle partitions are compared with Postgres after their next event");
+                HashMap::new()
+            }
+        }
+    }
+
+    fn start_tasks(&self, number: i32, start: Option<i64>) -> Owned {
+        let state = Arc::new(Partition::new(number, self.service.clone()));
+        let (records, queue) = unbounded_channel();
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(settle::run(state.clone(), queue), &self.runtime);
+        tasks.spawn_on(repair::run(state.clone()), &self.runtime);
+        tasks.spawn_on(warden::run(state.clone(), start), &self.runtime);
+        tasks.spawn_on(sweeper::run(state.clone()), &self.runtime);
+        self.service.partitions.lock().insert(number, state.clone());
+        Owned { state, records, tasks, paused: false, start, committed: -1 }
+    }
+
+    fn revoked(&mut self, partitions: &[i32], lost: bool) -> Result<(), KafkaError> {
+        tracing::info!(?partitions, lost, "revoked");
+        self.end_tasks(partitions);
+        if !lost {
+            // Another member may own a lost partition by now, and its progress is not ours to set back.
+            self.note_progress();
+            self.commit(CommitMode::Sync);
+        }
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            self.owned.remove(partition);
+            self.service.metrics.forget(*partition);
+            self.service.partitions.lock().remove(partition);
+            list.add_partition(&self.topic, *partition);
+        }
+        self.consumer.incremental_unassign(&list)
+    }
+
+    /// Stops the partitions' tasks and waits, but not for ever, until the batches in flight are answered.
+    fn end_tasks(&mut self, partitions: &[i32]) {
+        for owned in partitions.iter().filter_map(|p| self.owned.get(p)) {
+            owned.state.stop.cancel();
+        }
+        let deadline = self.service.config.drain_deadline;
+        let ending = self.owned.iter_mut().filter(|(p, _)| partitions.contains(p)).map(|(_, owned)| &mut owned.tasks);
+        let ended = self.runtime.block_on(async {
+            tokio::time::timeout(deadline, async {
+                for tasks in ending {
+                    while tasks.join_next().await.is_some() {}
+                }
+            })
+            .await
+        });
+        if ended.is_err() {
+            tracing::warn!(?partitions, ?deadline, "batches in flight did not end in time; their events are settled again");
+        }
+    }
+
+    /// Where everything handed over is settled, the partition is settled up to the position, which is past markers and aborted records too.
+    fn note_progress(&self) {
+        let Ok(positions) = self.consumer.position() else { return };
+        for owned in self.owned.values() {
+            let queued = owned.state.queued.load(Ordering::Acquire);
+            self.service.metrics.queued(owned.state.number, queued);
+            if queued > 0 {
+                continue;
+            }
+            let position = positions.find_partition(&self.topic, owned.state.number).map(|e| e.offset());
+            match (position, owned.start) {
+                (Some(Offset::Offset(position)), _) => owned.state.settled_to(position),
+                (_, Some(start)) => owned.state.settled_to(start),
+                _ => {}
+            }
+        }
+    }
+
+    fn pause_and_resume(&mut self) {
+        for (partition, owned) in &mut self.owned {
+            let queued = owned.state.queued.load(Ordering::Acquire);
+            if !owned.paused && owned.state.stopped().is_some() {
+                owned.paused = pause(&self.consumer, &self.topic, *partition);
+            } else if owned.paused && owned.state.stopped().is_none() && queued <= self.service.config.queue / 4 {
+                let mut list = TopicPartitionList::new();
+                list.add_partition(&self.topic, *partition);
+                owned.paused = self.consumer.resume(&list).is_err();
+            }
+        }
+    }
+
+    fn commit(&mut self, mode: CommitMode) {
+        let mut list = TopicPartitionList::new();
+        for (partition, owned) in &mut self.owned {
+            let Some(settled) = owned.state.settled().filter(|s| *s > owned.committed && Some(*s) != owned.start) else {
+                continue;
+            };
+            if list.add_partition_offset(&self.topic, *partition, Offset::Offset(settled)).is_ok() {
+                owned.committed = settled;
+            }
+        }
+        if list.count() == 0 {
+            return;
+        }
+        if let Err(problem) = self.consumer.commit(&list, mode) {
+            tracing::warn!(%problem, "offsets of the group were not committed; their events are answered SKIP when they come again");
+        }
+    }
+
+    /// Finishes what is in flight, commits, and leaves the group.
+    fn leave(&mut self) {
+        let mine: Vec<i32> = self.owned.keys().copied().collect();
+        self.end_tasks(&mine);
+        self.note_progress();
+        self.commit(CommitMode::Sync);
+        if let Err(problem) = self.consumer.close_queue() {
+            tracing::warn!(%problem, "the consumer could not be closed in order");
+            return;
+        }
+        let started = Instant::now();
+        while !self.consumer.closed() && started.elapsed() < CLOSE_DEADLINE {
+            let _ = self.consumer.poll(POLL);
+            self.follow_group();
+        }
+    }
+}
+
+fn pause(consumer: &BaseConsumer<Recorder>, topic: &str, partition: i32) -> bool {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, partition);
+    consumer.pause(&list).is_ok()
+}

@@ -1,0 +1,380 @@
+//! Rebuilds vouchers in Redis from the log, behind the gate `warming`. One task a partition does all its vouchers together, so that a
+//! Redis that lost everything costs one reading of the log and not one a voucher.
+//!
+//! A repair raises the **fence** (gate warming, a new random epoch; where Redis is wrong at its own seq also a reset to seq 0), reads the
+//! partition's events from behind the offset Redis still has, and opens the gate once Redis has come to the `vouchers.seq` read before,
+//! if the epoch is still its own. It also waits, but not for long, for what was in flight at the fence: requests Redis may have lost its
+//! reservations of. That wait only limits what is offered too much; the lanes reject it.
+//!
+//! The stream goes on meanwhile: settling is idempotent and in order, so both may apply the same events. What the stream could not apply
+//! it notes, and the gate opens no sooner than beyond that.
+
+use std::{
+    collections::HashMap,
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use domain::{Event, Voucher, VoucherId};
+use infra::{
+    kafka::{LogError, PartitionReader, Record},
+    postgres::{self, DatabaseError},
+    redis::{Gate, Settle, StoreError, VoucherInRedis},
+};
+use uuid::Uuid;
+
+use crate::{
+    partition::{Partition, Reason},
+    settle::{Answer, Halt, Pause, decode, settle_all},
+};
+
+/// Events of vouchers under repair that are settled at once, and records read for them at most, before new repairs are looked at.
+const CHUNK: usize = 1_000;
+const SCAN: usize = 50_000;
+/// Between looks at what a repair waits for: the first, and the longest while nothing happens.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(320));
+/// Longest pause before a repair that failed for one voucher begins again, and the try from which on it is an alarm.
+const LONGEST_PARKING: Duration = Duration::from_secs(10);
+const ALARM_TRIES: u32 = 4;
+
+/// Why the repairs of a partition could not go on at the moment.
+#[derive(Debug, thiserror::Error)]
+enum RepairError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    #[error(transparent)]
+    Halt(#[from] Halt),
+    #[error("the reading of the log panicked")]
+    Panicked,
+}
+
+/// One voucher under repair.
+struct Work {
+    reason: Reason,
+    reset: bool,
+    fence: Option<Fence>,
+    tries: u32,
+    not_before: Instant,
+}
+
+/// What a raised fence knows.
+struct Fence {
+    epoch: String,
+    /// Next offset of `order-events` to read for this voucher.
+    from: i64,
+    /// Where Redis was last seen.
+    seq: i64,
+    /// Requests below this offset were in the log when the fence was up.
+    in_flight: i64,
+    /// Until when to wait for them.
+    until: Instant,
+    /// Whether Redis needs events from the log.
+    behind: bool,
+}
+
+impl Work {
+    fn new(reason: Reason) -> Self {
+        Self { reason, reset: reason.resets(), fence: None, tries: 0, not_before: Instant::now() }
+    }
+
+    /// Begins again with a new fence: at once the first time, then later and later.
+    fn again(&mut self, partition: &Partition, voucher: &VoucherId, why: &str) {
+        self.fence = None;
+        self.tries += 1;
+        let pause = Duration::from_millis(100) * 2_u32.saturating_pow(self.tries.min(10));
+        self.not_before = Instant::now() + if self.tries == 1 { Duration::ZERO } else { pause.min(LONGEST_PARKING) };
+        if self.tries >= ALARM_TRIES {
+            tracing::error!(%voucher, why, tries = self.tries, "a voucher cannot be repaired; it stays closed and is tried again");
+            partition.service.metrics.alarm("parked");
+        } else {
+            tracing::info!(%voucher, why, "a repair begins again");
+        }
+    }
+
+    fn due(&self) -> bool {
+        self.fence.is_none() && self.not_before <= Instant::now()
+    }
+}
+
+struct Repairs {
+    partition: Arc<Partition>,
+    works: HashMap<VoucherId, Work>,
+    reader: Option<PartitionReader>,
+}
+
+/// Repairs what is asked for until the partition goes.
+pub(crate) async fn run(partition: Arc<Partition>) {
+    let stop = partition.stop.clone();
+    let repairs = Repairs { partition, works: HashMap::new(), reader: None };
+    stop.run_until_cancelled(repairs.run()).await;
+}
+
+impl Repairs {
+    async fn run(mut self) {
+        let partition = self.partition.clone();
+        let mut failures = Pause::new();
+        let mut look = LOOKS.0;
+        loop {
+            if self.works.is_empty() {
+                self.reader = None;
+                partition.wanted.notified().await;
+                look = LOOKS.0;
+            }
+            match self.step().await {
+                Ok(true) => look = LOOKS.0,
+                Ok(false) => {
+                    failures.reset();
+                    let woken = tokio::time::timeout(look, partition.wanted.notified()).await.is_ok();
+                    look = if woken { LOOKS.0 } else { (look * 2).min(LOOKS.1) };
+                }
+                Err(problem) => {
+                    self.reader = None;
+                    failures.complain("repairs cannot go on", &problem);
+                    if failures.wait(&partition.stop).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes everything one step on; says whether there is more to do at once.
+    async fn step(&mut self) -> Result<bool, RepairError> {
+        for (voucher, reason) in self.partition.take_waiting() {
+            self.partition.service.metrics.repair(reason.as_str());
+            let work = self.works.entry(voucher).or_insert_with(|| Work::new(reason));
+            if reason.resets() && work.fence.is_some() {
+                (work.reset, work.fence) = (true, None);
+            }
+        }
+        if self.works.values().any(Work::due) {
+            self.raise_fences().await?;
+        }
+        if self.works.values().any(|work| work.fence.is_some()) {
+            self.open_gates().await?;
+        }
+        self.read_on().await
+    }
+
+    async fn rows(&self) -> Result<HashMap<VoucherId, Voucher>, DatabaseError> {
+        let rows = postgres::vouchers(&self.partition.service.pool, Some(&[self.partition.number])).await?;
+        Ok(rows.into_iter().map(|row| (row.id.clone(), row)).collect())
+    }
+
+    async fn raise_fences(&mut self) -> Result<(), RepairError> {
+        let rows = self.rows().await?;
+        let now = self.partition.service.store.now().await?;
+        let archive_after = self.partition.service.config.archive_after_ms();
+        let due: Vec<VoucherId> = self.works.iter().filter(|(_, work)| work.due()).map(|(voucher, _)| voucher.clone()).collect();
+        for voucher in due {
+            // Without a row nothing says how far Redis must come. The warden looks again once there is one.
+            let Some(row) = rows.get(&voucher) else {
+                self.end(&voucher, None);
+                continue;
+            };
+            if row.terms.ends_at.plus(archive_after) <= now {
+                self.end(&voucher, None);
+                continue;
+            }
+            self.raise_fence(&voucher, row).await?;
+        }
+        Ok(())
+    }
+
+    async fn raise_fence(&mut self, voucher: &VoucherId, row: &Voucher) -> Result<(), RepairError> {
+        let partition = self.partition.clone();
+        let service = &partition.service;
+        let Some(work) = self.works.get_mut(voucher) else { return Ok(()) };
+        match service.store.voucher(voucher).await {
+            Ok(Some(found)) if found.gate == Gate::Frozen && !found.rebuild && work.reason != Reason::Breach => {
+                self.end(voucher, None);
+                return Ok(());
+            }
+            Ok(Some(found)) => work.reset |= found.rebuild || !is_balanced(&found),
+            Ok(None) => {}
+            Err(StoreError::Damaged { .. }) => work.reset = true,
+            Err(problem) => return Err(problem.into()),
+        }
+        let end = service.probe.events_end(partition.number).await?;
+        let epoch = Uuid::new_v4().to_string();
+        let fenced = match service.store.raise_fence(voucher, row.terms.partition, &epoch, work.reset).await {
+            Ok(fenced) => fenced,
+            Err(StoreError::Damaged { problem, .. }) => {
+                work.reset = true;
+                work.again(&partition, voucher, &problem);
+                return Ok(());
+            }
+            Err(problem) => return Err(problem.into()),
+        };
+        let from = fenced.offset.map_or(0, |offset| offset + 1);
+        if from > end {
+            work.reset = true;
+            work.again(&partition, voucher, "Redis has settled more than the log holds");
+            return Ok(());
+        }
+        work.reset = false;
+        // Of a voucher that was just published nothing can be in flight that Redis has lost.
+        let is_new = work.reason == Reason::Opened && row.seq <= 1 && fenced.seq <= 1;
+        let in_flight = if is_new { 0 } else { service.probe.requests_end(partition.number).await? };
+        let until = Instant::now() + service.config.warming_wait;
+        tracing::info!(%voucher, reason = work.reason.as_str(), seq = fenced.seq, from, "gate closed for repair");
+        work.fence = Some(Fence { epoch, from, seq: fenced.seq, in_flight, until, behind: false });
+        Ok(())
+    }
+
+    /// Opens every gate that may be opened.
+    async fn open_gates(&mut self) -> Result<(), RepairError> {
+        let service = &self.partition.service;
+        let topic = &service.config.connections.topics.requests;
+        // In this order: what is decided below `next` is in the rows.
+        let next = postgres::next_offset(&service.pool, topic, self.partition.number).await?.unwrap_or(0);
+        let rows = self.rows().await?;
+        let fenced: Vec<VoucherId> = self.works.iter().filter(|(_, w)| w.fence.is_some()).map(|(v, _)| v.clone()).collect();
+        for voucher in fenced {
+            match rows.get(&voucher) {
+                Some(row) => self.open_gate(&voucher, row.seq, next).await?,
+                None => self.end(&voucher, None),
+            }
+        }
+        Ok(())
+    }
+
+    async fn open_gate(&mut self, voucher: &VoucherId, needed: i64, next: i64) -> Result<(), RepairError> {
+        let partition = self.partition.clone();
+        let store = &partition.service.store;
+        let Some(work) = self.works.get_mut(voucher) else { return Ok(()) };
+        let Some(fence) = work.fence.as_mut() else { return Ok(()) };
+        let found = match store.voucher(voucher).await {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                work.again(&partition, voucher, "Redis lost it again");
+                return Ok(());
+            }
+            Err(StoreError::Damaged { problem, .. }) => {
+                work.reset = true;
+                work.again(&partition, voucher, &problem);
+                return Ok(());
+            }
+            Err(problem) => return Err(problem.into()),
+        };
+        if found.epoch != fence.epoch {
+            // Fencing again, two who repair would keep each other out for ever.
+            tracing::warn!(%voucher, "somebody else repairs this voucher: giving up");
+            self.end(voucher, None);
+            return Ok(());
+        }
+        if found.seq < fence.seq {
+            work.again(&partition, voucher, "Redis went back");
+            return Ok(());
+        }
+        fence.seq = found.seq;
+        fence.behind = found.seq < needed.max(partition.missed(voucher));
+        let waits = next < fence.in_flight && Instant::now() < fence.until;
+        if fence.behind || waits {
+            return Ok(());
+        }
+        if store.open_gate(voucher, &fence.epoch, needed).await? {
+            partition.service.metrics.opened.inc();
+            tracing::info!(%voucher, reason = work.reason.as_str(), seq = found.seq, "gate opened");
+            self.end(voucher, Some(found.seq));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, voucher: &VoucherId, seq: Option<i64>) {
+        self.works.remove(voucher);
+        self.partition.end_repair(voucher, seq);
+    }
+
+    /// Settles the next chunk of the log for the vouchers that are behind; says whether there was one.
+    async fn read_on(&mut self) -> Result<bool, RepairError> {
+        let behind = self.works.iter().filter_map(|(v, w)| w.fence.as_ref().filter(|f| f.behind).map(|f| (v.clone(), f.from)));
+        let wanted: HashMap<VoucherId, i64> = behind.collect();
+        let Some(from) = wanted.values().min().copied() else { return Ok(false) };
+        let partition = self.partition.clone();
+        let end = partition.service.probe.events_end(partition.number).await?;
+        if from >= end {
+            return Ok(false);
+        }
+        let (records, read_to) = self.read_chunk(&wanted, from, end).await?;
+        let mut events = Vec::with_capacity(records.len());
+        for record in records {
+            let event =
+                decode(&partition.service.codec, &record.payload, partition.number, record.offset, &partition.stop).await?;
+            if event.voucher_seq > 0 {
+                events.push((event, record.offset));
+            }
+        }
+        let answers = settle_all(&partition.service.store, &events, &partition.stop).await?;
+        for ((event, _), answer) in events.iter().zip(answers) {
+            self.take_note(event, &answer);
+        }
+        for voucher in wanted.keys() {
+            if let Some(fence) = self.works.get_mut(voucher).and_then(|work| work.fence.as_mut()) {
+                fence.from = fence.from.max(read_to);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads records of the wanted vouchers in `from..end`, each from its own offset on; gives also how far it read.
+    async fn read_chunk(
+        &mut self,
+        wanted: &HashMap<VoucherId, i64>,
+        from: i64,
+        end: i64,
+    ) -> Result<(Vec<Record>, i64), RepairError> {
+        let connections = self.partition.service.config.connections.clone();
+        let (number, reader) = (self.partition.number, self.reader.take());
+        let wanted: HashMap<Vec<u8>, i64> = wanted.iter().map(|(v, from)| (v.as_str().as_bytes().to_vec(), *from)).collect();
+        let read = move || -> Result<_, LogError> {
+            let mut reader = match reader {
+                Some(reader) => reader,
+                None => PartitionReader::open(&connections, &connections.topics.events, number)?,
+            };
+            let (mut records, mut scanned, mut read_to) = (Vec::new(), 0, end);
+            reader.read(from, end, &mut |record| {
+                scanned += 1;
+                let offset = record.offset;
+                if record.key.as_ref().and_then(|key| wanted.get(key)).is_some_and(|from| offset >= *from) {
+                    records.push(record);
+                }
+                if records.len() < CHUNK && scanned < SCAN {
+                    return ControlFlow::Continue(());
+                }
+                read_to = offset + 1;
+                ControlFlow::Break(())
+            })?;
+            Ok((reader, records, read_to))
+        };
+        let (reader, records, read_to) = tokio::task::spawn_blocking(read).await.map_err(|_| RepairError::Panicked)??;
+        self.reader = Some(reader);
+        Ok((records, read_to))
+    }
+
+    fn take_note(&mut self, event: &Event, answer: &Answer) {
+        let Some(voucher) = &event.voucher_id else { return };
+        let Some(work) = self.works.get_mut(voucher) else { return };
+        let Some(fence) = work.fence.as_mut() else { return };
+        match answer {
+            Answer::Settled(Settle::Applied) => fence.seq = event.voucher_seq,
+            Answer::Settled(Settle::Skip { seq }) => fence.seq = fence.seq.max(*seq),
+            Answer::Settled(Settle::Gap { .. }) => work.again(&self.partition, voucher, "Redis went back"),
+            Answer::Settled(Settle::UnknownVoucher) => work.again(&self.partition, voucher, "Redis lost it again"),
+            Answer::Damaged => {
+                work.reset = true;
+                work.again(&self.partition, voucher, "a key is damaged");
+            }
+        }
+    }
+}
+
+/// Whether a voucher's own counters add up.
+pub(crate) fn is_balanced(found: &VoucherInRedis) -> bool {
+    found.total == found.stock + found.reserved + found.sold
+}
