@@ -1,0 +1,99 @@
+//! Where `order-requests` ended a moment ago: a thread asks Kafka a few times a second, so that no reader of an order waits for Kafka.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use infra::{
+    config::Connections,
+    kafka::{CALL_TIMEOUT, client_config},
+    shutdown::CancellationToken,
+};
+use parking_lot::Mutex;
+use rdkafka::{
+    consumer::{BaseConsumer, Consumer},
+    error::{KafkaError, KafkaResult},
+};
+
+/// Pause between two rounds: as old as an end usually is.
+const REFRESH: Duration = Duration::from_millis(250);
+
+/// Rounds between two looks at the number of partitions, which seldom grows: 10 s.
+const ROUNDS_A_COUNT: u32 = 40;
+
+/// An end older than this says too little about now.
+const MAX_AGE: Duration = Duration::from_secs(2);
+
+/// The ends of all partitions, all read after one instant.
+#[derive(Debug, Default)]
+pub(crate) struct LogEnds {
+    since: Option<Instant>,
+    ends: Vec<i64>,
+}
+
+impl LogEnds {
+    #[cfg(test)]
+    pub(crate) fn of(ends: Vec<i64>) -> Self {
+        Self { since: Some(Instant::now()), ends }
+    }
+
+    /// The offset of the partition's next record; `None` where it is not known, or was read too long ago.
+    pub(crate) fn end(&self, partition: i32) -> Option<i64> {
+        self.since.filter(|since| since.elapsed() <= MAX_AGE)?;
+        self.ends.get(usize::try_from(partition).ok()?).copied()
+    }
+}
+
+/// Keeps the ends current until it is stopped.
+#[derive(Clone, Default)]
+pub(crate) struct LogEndsReader {
+    latest: Arc<Mutex<Arc<LogEnds>>>,
+}
+
+impl LogEndsReader {
+    /// Starts the thread. It ends soon after `stop`.
+    pub(crate) fn start(connections: &Connections, stop: CancellationToken) -> anyhow::Result<Self> {
+        let consumer: BaseConsumer = client_config(connections).create()?;
+        let topic = connections.topics.requests.clone();
+        let reader = Self::default();
+        let writer = reader.clone();
+        thread::Builder::new().name("log-ends".to_owned()).spawn(move || {
+            let mut partitions = 0;
+            for round in 0_u32.. {
+                if stop.is_cancelled() {
+                    return;
+                }
+                let mut read = || {
+                    if round.is_multiple_of(ROUNDS_A_COUNT) || partitions == 0 {
+                        partitions = count(&consumer, &topic)?;
+                    }
+                    ends(&consumer, &topic, partitions)
+                };
+                match read() {
+                    Ok(ends) => *writer.latest.lock() = Arc::new(ends),
+                    Err(error) => tracing::debug!(%error, "cannot read where the log ends"),
+                }
+                thread::sleep(REFRESH);
+            }
+        })?;
+        Ok(reader)
+    }
+
+    pub(crate) fn latest(&self) -> Arc<LogEnds> {
+        Arc::clone(&self.latest.lock())
+    }
+}
+
+fn count(consumer: &BaseConsumer, topic: &str) -> KafkaResult<i32> {
+    let metadata = consumer.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
+    let partitions = metadata.topics().first().map_or(0, |t| t.partitions().len());
+    i32::try_from(partitions).map_err(|_| KafkaError::MetadataFetch(rdkafka::types::RDKafkaErrorCode::InvalidPartitions))
+}
+
+fn ends(consumer: &BaseConsumer, topic: &str, partitions: i32) -> KafkaResult<LogEnds> {
+    let since = Some(Instant::now());
+    let ends = (0..partitions).map(|p| consumer.fetch_watermarks(topic, p, CALL_TIMEOUT).map(|(_, high)| high));
+    Ok(LogEnds { since, ends: ends.collect::<KafkaResult<_>>()? })
+}

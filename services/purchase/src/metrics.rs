@@ -1,0 +1,64 @@
+//! What this service counts. No label names a user or an order.
+
+use std::time::Instant;
+
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+/// Upper ends of the histogram's buckets in seconds: from a fast reserve to a producer that gives up.
+const SECONDS: [f64; 14] = [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0];
+
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// The service's counters; clones share them.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    answers: Family<Labels<2>, Counter>,
+    seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    /// Purchases that buyers wait for.
+    pub(crate) in_flight: Gauge,
+    /// Purchases answered "pending" and not acknowledged yet.
+    pub(crate) unacknowledged: Gauge,
+    /// Reservations given back because the request was not persisted.
+    pub(crate) released: Counter,
+    /// Repeats answered from a remembered acknowledgement, without publishing again.
+    pub(crate) remembered: Counter,
+    /// Requests published again after an answer "pending".
+    pub(crate) published_again: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            answers: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            in_flight: Gauge::default(),
+            unacknowledged: Gauge::default(),
+            released: Counter::default(),
+            remembered: Counter::default(),
+            published_again: Counter::default(),
+        };
+        registry.register("answers", "Answers by call and code", metrics.answers.clone());
+        registry.register_with_unit("step", "Time of a purchase's steps", Unit::Seconds, metrics.seconds.clone());
+        registry.register("in_flight", "Purchases that buyers wait for", metrics.in_flight.clone());
+        registry.register("unacknowledged", "Purchases answered pending, not acknowledged yet", metrics.unacknowledged.clone());
+        registry.register("released", "Reservations given back: not persisted", metrics.released.clone());
+        registry.register("remembered", "Repeats answered from a remembered acknowledgement", metrics.remembered.clone());
+        registry.register("published_again", "Requests published again after an answer", metrics.published_again.clone());
+        metrics
+    }
+
+    pub(crate) fn answered(&self, call: &'static str, code: &'static str) {
+        self.answers.get_or_create(&[("call", call), ("code", code)]).inc();
+    }
+
+    /// Measures one step of a purchase.
+    pub(crate) async fn time<T>(&self, step: &'static str, work: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let done = work.await;
+        self.seconds.get_or_create(&[("step", step)]).observe(started.elapsed().as_secs_f64());
+        done
+    }
+}
