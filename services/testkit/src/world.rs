@@ -133,8 +133,10 @@ impl World {
             ("DOORBUSTER_SESSION_TIMEOUT_MS", &SESSION_TIMEOUT_MS.to_string()),
             ("DOORBUSTER_DELIVERY_TIMEOUT_MS", &DELIVERY_TIMEOUT_MS.to_string()),
             ("DOORBUSTER_TRANSACTION_TIMEOUT_MS", &TRANSACTION_TIMEOUT_MS.to_string()),
-            ("DOORBUSTER_LISTEN", "127.0.0.1:0"),
-            ("DOORBUSTER_ADMIN_LISTEN", "127.0.0.1:0"),
+            ("DOORBUSTER_PURCHASE_LISTEN", "127.0.0.1:0"),
+            ("DOORBUSTER_PURCHASE_ADMIN", "127.0.0.1:0"),
+            ("DOORBUSTER_ORDERS_ADMIN", "127.0.0.1:0"),
+            ("DOORBUSTER_COMPENSATION_ADMIN", "127.0.0.1:0"),
             ("DOORBUSTER_JWT_SECRET", JWT_SECRET),
             ("DOORBUSTER_ORDER_KEY", &hex(ORDER_KEY)),
         ]
