@@ -70,7 +70,7 @@ pub fn start(options: RegistryOptions) -> Result<Server> {
     })
 }
 
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 7] = [
     ("apicurio.rules.global.compatibility", "FULL_TRANSITIVE"),
     ("quarkus.http.host", "127.0.0.1"),
     // It takes a second port for its management, and a clash there ends it. 0: any.
@@ -79,6 +79,7 @@ const SETTINGS: [(&str, &str); 6] = [
     // For the line that says it listens.
     ("quarkus.log.level", "INFO"),
     ("quarkus.http.access-log.enabled", "false"),
+    ("quarkus.banner.enabled", "false"),
 ];
 
 /// It says nothing by which it could be told from another registry on the same port, so its own log is asked first.

@@ -128,11 +128,6 @@ impl Server {
         self.folder.path()
     }
 
-    /// Whether what it writes is wanted after it ends.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.folder.is_kept()
-    }
-
     /// Kills it and its children at once (SIGKILL), as a crash would. Nothing happens if it is not running.
     pub fn kill(&self) {
         if let Some(running) = self.lock().take() {
