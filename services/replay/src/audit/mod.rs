@@ -1,0 +1,316 @@
+//! The proof that no unit was lost or sold twice: Redis, the log and Postgres compared at one cut.
+//!
+//! The order of reading makes the cut sound while a sale goes on. Redis first: what it has settled is published, so the log has it.
+//! Then the ends of `order-events`: what is published was committed in Postgres before, so a snapshot taken afterwards has it. Then
+//! the snapshot, which names how far each lane had come. Then the log, up to exactly there: each voucher passes on its way through
+//! the `voucher_seq` at which Redis was read, and is compared with Redis there; at the end everything is compared with the snapshot.
+
+mod log;
+mod postgres;
+mod redis;
+mod verdict;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use domain::{State, Timestamp, VoucherId, conservation};
+use events::{Codec, dead_letter};
+use infra::{
+    config::Connections,
+    kafka::{PartitionReader, partition_count},
+    redis::Store,
+};
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+pub use verdict::{Difference, Kind, Verdict};
+
+use self::{
+    log::{Cut, Told, told},
+    redis::View,
+    verdict::Findings,
+};
+use crate::{
+    ReplayError,
+    fold::merge_states,
+    walk::{EventWalk, on_threads},
+};
+
+/// Pause between two looks for a voucher that Redis does not have.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How an audit is made.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditOptions {
+    /// How long to wait for what is on its way: events that Postgres has already, vouchers being put back into Redis.
+    pub patience: Duration,
+}
+
+impl Default for AuditOptions {
+    fn default() -> Self {
+        Self { patience: Duration::from_secs(10) }
+    }
+}
+
+/// One voucher at the cut.
+#[derive(Clone, Debug, Serialize)]
+pub struct VoucherCut {
+    pub voucher: VoucherId,
+    pub total: i64,
+    /// By the log and Postgres, at `seq`.
+    pub remaining: i64,
+    pub sold: i64,
+    pub seq: i64,
+    /// By Redis, at `redis_seq`; `None`: Redis does not have it.
+    pub redis_stock: Option<i64>,
+    pub redis_reserved: Option<i64>,
+    pub redis_sold: Option<i64>,
+    pub redis_seq: Option<i64>,
+}
+
+/// What an audit looked at, and what it says.
+#[derive(Clone, Debug, Serialize)]
+pub struct Audit {
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    pub vouchers: Vec<VoucherCut>,
+    pub partitions: i32,
+    /// Decided requests, and the events that answer them.
+    pub requests: u64,
+    pub events: u64,
+    /// Requests that were not decided yet at the cut: on their way, not wrong.
+    pub undecided: i64,
+    /// Reservations in Redis whose orders were not settled yet at the cut: on their way, not wrong.
+    pub in_flight: u64,
+    pub order_rows: u64,
+    pub dead_letters: u64,
+    pub seconds: f64,
+}
+
+/// Compares everything. What cannot be asked or read gives [`Verdict::CannotTell`].
+pub async fn audit(connections: &Connections, codec: &Codec, options: AuditOptions) -> Audit {
+    let started = Instant::now();
+    let mut audit = Audit {
+        verdict: Verdict::Equal,
+        vouchers: Vec::new(),
+        partitions: 0,
+        requests: 0,
+        events: 0,
+        undecided: 0,
+        in_flight: 0,
+        order_rows: 0,
+        dead_letters: 0,
+        seconds: 0.0,
+    };
+    let mut findings = Findings::default();
+    if let Err(error) = look(connections, codec, options, &mut audit, &mut findings).await {
+        findings.doubt(error.to_string());
+    }
+    audit.verdict = findings.verdict();
+    audit.seconds = started.elapsed().as_secs_f64();
+    audit
+}
+
+async fn look(
+    connections: &Connections,
+    codec: &Codec,
+    options: AuditOptions,
+    audit: &mut Audit,
+    findings: &mut Findings,
+) -> Result<(), ReplayError> {
+    let runtime = Handle::current();
+    let (for_topics, topic) = (connections.clone(), connections.topics.requests.clone());
+    audit.partitions = blocking(move || Ok(partition_count(&for_topics, &topic)?)).await?;
+    let store = Store::connect(&connections.redis).await?;
+    let client = infra::postgres::connect(connections).await?;
+
+    let views = read_redis(&store, &client).await?;
+    let ends = ends(connections, codec, &runtime, audit.partitions).await?;
+    let snapshot = postgres::open(&client, &connections.topics.requests).await?;
+    let redis_seqs = views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect::<HashMap<_, _>>();
+    let cuts: Vec<Cut> = (0..audit.partitions)
+        .zip(ends)
+        .map(|(partition, published)| Cut {
+            partition,
+            next_offset: snapshot.positions.get(&partition).copied(),
+            published,
+            redis_seqs: redis_seqs.clone(),
+            patience: options.patience,
+        })
+        .collect();
+    let (for_log, codec) = (connections.clone(), codec.clone());
+    let parts = blocking(move || {
+        let partitions: Vec<i32> = cuts.iter().map(|cut| cut.partition).collect();
+        on_threads(&partitions, |partition| match cuts.iter().find(|cut| cut.partition == partition) {
+            Some(cut) => told(&for_log, &codec, &runtime, cut),
+            None => Ok(Told::default()),
+        })
+    })
+    .await?;
+
+    let (mut state, mut at_redis, mut unreadable) = (State::default(), HashMap::new(), BTreeSet::new());
+    for part in parts {
+        audit.requests += part.requests;
+        audit.events += part.events;
+        audit.undecided += part.undecided;
+        merge_states(&mut state, part.state);
+        at_redis.extend(part.at_redis);
+        unreadable.extend(part.unreadable);
+        findings.add(part.findings);
+    }
+    for breach in conservation::breaches(&state) {
+        findings.differs(Kind::Conservation, breach.to_string());
+    }
+    audit.dead_letters = dead_letters(connections, &snapshot.positions, unreadable, findings).await?;
+    for (id, view) in &views {
+        redis::compare(id, view, at_redis.get(id), findings);
+        audit.in_flight += view.holders.as_ref().map_or(0, |h| h.in_flight as u64);
+    }
+    missing_in_redis(&store, &snapshot.vouchers, &views, options.patience, findings).await?;
+    audit.vouchers = cut_of(&state, &views);
+    postgres::compare_vouchers(&snapshot.vouchers, &state, findings);
+    audit.order_rows = postgres::compare_orders(&client, state, findings).await?;
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ReplayError> + Send + 'static) -> Result<T, ReplayError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ReplayError::Thread)?
+}
+
+/// Reads in Redis the vouchers that Postgres knows now.
+async fn read_redis(store: &Store, client: &tokio_postgres::Client) -> Result<HashMap<VoucherId, View>, ReplayError> {
+    let mut views = HashMap::new();
+    for row in client.query("SELECT voucher_id FROM vouchers", &[]).await? {
+        // A row whose id makes no sense is found, and named, when the snapshot is read.
+        let Ok(id) = VoucherId::parse(row.try_get(0)?) else { continue };
+        if let Some(view) = redis::view(store, &id).await? {
+            views.insert(id, view);
+        }
+    }
+    Ok(views)
+}
+
+async fn ends(connections: &Connections, codec: &Codec, runtime: &Handle, partitions: i32) -> Result<Vec<i64>, ReplayError> {
+    let (connections, codec, runtime) = (connections.clone(), codec.clone(), runtime.clone());
+    blocking(move || {
+        let all: Vec<i32> = (0..partitions).collect();
+        on_threads(&all, |partition| Ok(EventWalk::open(&connections, &codec, &runtime, partition)?.whole()?.stable))
+    })
+    .await
+}
+
+/// A voucher that Postgres has and Redis has not is being put back by compensation, or its sale is over and it was archived; else Redis
+/// has lost it.
+async fn missing_in_redis(
+    store: &Store,
+    rows: &HashMap<VoucherId, domain::Voucher>,
+    views: &HashMap<VoucherId, View>,
+    patience: Duration,
+    findings: &mut Findings,
+) -> Result<(), ReplayError> {
+    let deadline = Instant::now() + patience;
+    let now: Timestamp = store.now().await?;
+    for voucher in rows.values().filter(|v| !views.contains_key(&v.id) && v.terms.ends_at > now) {
+        let mut there = store.voucher(&voucher.id).await?.is_some();
+        while !there && Instant::now() < deadline {
+            tokio::time::sleep(LOOK_EVERY).await;
+            there = store.voucher(&voucher.id).await?.is_some();
+        }
+        if there {
+            findings.doubt(format!("voucher {} came into Redis only while the audit was made: make it again", voucher.id));
+        } else {
+            findings.differs(Kind::RedisMissing, format!("voucher {} is on sale, but Redis does not have it", voucher.id));
+        }
+    }
+    Ok(())
+}
+
+/// Each request refused as unreadable must have its dead letter, and each dead letter of a decided request its refusal. Gives the number
+/// of dead letters looked at.
+async fn dead_letters(
+    connections: &Connections,
+    positions: &HashMap<i32, i64>,
+    refused: BTreeSet<(i32, i64)>,
+    findings: &mut Findings,
+) -> Result<u64, ReplayError> {
+    let connections = connections.clone();
+    let requests = connections.topics.requests.clone();
+    let letters = blocking(move || {
+        let topic = &connections.topics.dead_letters;
+        let partitions: Vec<i32> = (0..partition_count(&connections, topic)?).collect();
+        let read = |partition| {
+            let mut reader = PartitionReader::open(&connections, topic, partition)?;
+            let ends = crate::walk::whole(&reader, topic, partition)?;
+            let mut places = Vec::new();
+            reader.read(0, ends.stable, &mut |record| {
+                places.push(place(&record.headers, &requests));
+                ControlFlow::Continue(())
+            })?;
+            Ok(places)
+        };
+        Ok(on_threads(&partitions, read)?.concat())
+    })
+    .await?;
+    let mut found = BTreeSet::new();
+    let mut count = 0;
+    for letter in letters {
+        match letter {
+            // Dead letters of requests beyond the cut belong to the next audit.
+            Some((partition, offset)) if positions.get(&partition).is_none_or(|position| offset >= *position) => {}
+            Some(place) => {
+                count += 1;
+                if !found.insert(place) {
+                    findings
+                        .differs(Kind::DeadLetter, format!("partition {}, request {}: a second dead letter", place.0, place.1));
+                }
+            }
+            None => findings.differs(Kind::DeadLetter, "a dead letter does not say where its record was found"),
+        }
+    }
+    for (partition, offset) in refused.difference(&found) {
+        findings.differs(
+            Kind::DeadLetter,
+            format!("partition {partition}: request {offset} was refused as unreadable, but has no dead letter"),
+        );
+    }
+    for (partition, offset) in found.difference(&refused) {
+        findings.differs(
+            Kind::DeadLetter,
+            format!("partition {partition}: request {offset} has a dead letter, but was not refused as unreadable"),
+        );
+    }
+    Ok(count)
+}
+
+/// Where the record of a dead letter was found, if its headers name a place in `topic`.
+fn place(headers: &[(String, Vec<u8>)], topic: &str) -> Option<(i32, i64)> {
+    let text = |name| headers.iter().find(|(n, _)| n == name).and_then(|(_, value)| std::str::from_utf8(value).ok());
+    text(dead_letter::TOPIC).filter(|found| *found == topic)?;
+    Some((text(dead_letter::PARTITION)?.parse().ok()?, text(dead_letter::OFFSET)?.parse().ok()?))
+}
+
+fn cut_of(state: &State, views: &HashMap<VoucherId, View>) -> Vec<VoucherCut> {
+    let mut cuts: Vec<VoucherCut> = state
+        .vouchers
+        .values()
+        .map(|v| {
+            let redis = views.get(&v.id).map(|view| &view.voucher);
+            VoucherCut {
+                voucher: v.id.clone(),
+                total: v.terms.total,
+                remaining: v.remaining,
+                sold: v.terms.total - v.remaining,
+                seq: v.seq,
+                redis_stock: redis.map(|r| r.stock),
+                redis_reserved: redis.map(|r| r.reserved),
+                redis_sold: redis.map(|r| r.sold),
+                redis_seq: redis.map(|r| r.seq),
+            }
+        })
+        .collect();
+    cuts.sort_by(|a, b| a.voucher.cmp(&b.voucher));
+    cuts
+}

@@ -1,0 +1,126 @@
+//! Redis at a moment, and its comparison with the log at the same `voucher_seq`.
+
+use std::collections::HashMap;
+
+use domain::{UserId, VoucherId};
+use infra::redis::{Gate, Store, VoucherInRedis};
+
+use super::{
+    log::AtRedis,
+    verdict::{Findings, Kind},
+};
+use crate::ReplayError;
+
+/// Times a voucher is read again because it changed while it was read.
+const TRIES: u32 = 20;
+
+/// One voucher as Redis had it.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) voucher: VoucherInRedis,
+    /// What is in flight and who holds what, read at the same moment as the voucher; `None`: it changed whenever it was read.
+    pub(super) holders: Option<Holders>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holders {
+    pub(super) in_flight: usize,
+    reserved: i64,
+    reserved_by: HashMap<UserId, i64>,
+    held: HashMap<UserId, i64>,
+}
+
+/// Reads a voucher; `None`: Redis does not have it.
+pub(super) async fn view(store: &Store, id: &VoucherId) -> Result<Option<View>, ReplayError> {
+    let Some(mut before) = store.voucher(id).await? else { return Ok(None) };
+    for _ in 0..TRIES {
+        let holders = holders(store, id).await?;
+        // Read in steps, so they belong to one moment only if nothing was reserved, released or settled meanwhile.
+        let Some(after) = store.voucher(id).await? else { return Ok(None) };
+        if before == after {
+            return Ok(Some(View { voucher: after, holders: Some(holders) }));
+        }
+        before = after;
+    }
+    Ok(Some(View { voucher: before, holders: None }))
+}
+
+async fn holders(store: &Store, id: &VoucherId) -> Result<Holders, ReplayError> {
+    // Seen twice where a hash was read while it grew.
+    let reservations: HashMap<_, _> = store.reservations(id).await?.into_iter().map(|r| (r.order_id, r)).collect();
+    let mut holders = Holders { in_flight: reservations.len(), ..Holders::default() };
+    for reservation in reservations.into_values() {
+        holders.reserved += reservation.quantity;
+        *holders.reserved_by.entry(reservation.user_id).or_default() += reservation.quantity;
+    }
+    holders.held = store.held(id).await?.into_iter().filter(|(_, units)| *units != 0).collect();
+    Ok(holders)
+}
+
+/// Compares what Redis had with what the log says at the same `voucher_seq`.
+pub(super) fn compare(id: &VoucherId, view: &View, at: Option<&AtRedis>, findings: &mut Findings) {
+    let found = &view.voucher;
+    match found.gate {
+        Gate::Ready => {}
+        Gate::Warming => return findings.doubt(format!("voucher {id} is being rebuilt in Redis")),
+        Gate::Frozen => {
+            findings.differs(Kind::RedisFrozen, format!("voucher {id} is frozen in Redis; `doorbuster voucher show {id}`"))
+        }
+    }
+    let Some(at) = at else {
+        let what = format!("voucher {id}: Redis is at voucher_seq {}, which Postgres and the log have not reached", found.seq);
+        return findings.differs(Kind::RedisVoucher, what);
+    };
+    let live: i64 = at.held.values().sum();
+    let terms = &at.voucher.terms;
+    let expected = [
+        ("total", terms.total, found.total),
+        ("sold", live, found.sold),
+        ("stock", terms.total - found.reserved - live, found.stock),
+        ("per_user_limit", terms.per_user_limit, found.per_user_limit),
+        ("begins_at", terms.begins_at.0, found.begins_at.0),
+        ("ends_at", terms.ends_at.0, found.ends_at.0),
+        ("partition", terms.partition.into(), found.partition.into()),
+    ];
+    for (field, log, redis) in expected.into_iter().filter(|(_, log, redis)| log != redis) {
+        let what = format!("voucher {id}: {field} is {redis} in Redis, {log} in the log at voucher_seq {}", found.seq);
+        findings.differs(Kind::RedisVoucher, what);
+    }
+    if found.state != at.voucher.state {
+        let (redis, log) = (found.state.as_str(), at.voucher.state.as_str());
+        findings.differs(
+            Kind::RedisVoucher,
+            format!("voucher {id}: {redis} in Redis, {log} in the log at voucher_seq {}", found.seq),
+        );
+    }
+    match &view.holders {
+        Some(holders) => compare_holders(id, found, holders, at, findings),
+        None => {
+            findings.doubt(format!("voucher {id} changed whenever its holders were read in Redis: is the sale still going on?"))
+        }
+    }
+}
+
+fn compare_holders(id: &VoucherId, found: &VoucherInRedis, holders: &Holders, at: &AtRedis, findings: &mut Findings) {
+    if holders.reserved != found.reserved {
+        let what = format!("voucher {id}: reserved is {}, but the reservations hold {}", found.reserved, holders.reserved);
+        findings.differs(Kind::RedisReserved, what);
+    }
+    let mut expected = at.held.clone();
+    for (user, units) in &holders.reserved_by {
+        *expected.entry(user.clone()).or_default() += units;
+    }
+    for (user, units) in &expected {
+        let redis = holders.held.get(user).copied().unwrap_or(0);
+        if redis != *units {
+            findings.differs(
+                Kind::RedisHeld,
+                format!("voucher {id}: user {user} holds {redis} in Redis, {units} by log and reservations"),
+            );
+        }
+    }
+    for (user, units) in holders.held.iter().filter(|(user, _)| !expected.contains_key(*user)) {
+        findings
+            .differs(Kind::RedisHeld, format!("voucher {id}: user {user} holds {units} in Redis, none by log and reservations"));
+    }
+}

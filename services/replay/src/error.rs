@@ -1,0 +1,25 @@
+//! Why the log could not be read to its end, or a store not be asked.
+
+use infra::{kafka::LogError, postgres::DatabaseError, redis::StoreError};
+
+/// Why something could not be told. None of these says that anything is wrong with orders.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    #[error("Postgres: {0}")]
+    Postgres(#[from] tokio_postgres::Error),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The beginning of the history was deleted: whatever is folded from the rest is not the whole.
+    #[error("partition {partition} of {topic} begins at offset {start}: the records of offsets 0..{start} were deleted")]
+    Deleted { topic: String, partition: i32, start: i64 },
+    /// A record of `order-events` that cannot be understood, or was written by a newer version.
+    #[error("partition {partition} of {topic}, offset {offset}: {problem}")]
+    Record { topic: String, partition: i32, offset: i64, problem: String },
+    /// The program itself failed.
+    #[error("a reading thread failed")]
+    Thread,
+}

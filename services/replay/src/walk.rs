@@ -1,0 +1,131 @@
+//! Walks the events of one partition in order, looking unknown schemas up on the way.
+
+use std::{
+    ops::ControlFlow,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use domain::Event;
+use events::{Codec, DecodeError, LearnError};
+use infra::{
+    config::Connections,
+    kafka::{Ends, PartitionReader, Record},
+};
+use tokio::runtime::Handle;
+
+use crate::ReplayError;
+
+/// Times the registry is asked for an unknown schema while it is away.
+const LEARN_TRIES: u32 = 20;
+
+/// Pause between two such tries.
+const LEARN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Threads that read side by side. Folding is work for the processor as much as for the network.
+const THREADS: usize = 4;
+
+/// Reads the events of one partition. Blocks; the runtime is needed only to ask the registry.
+pub(crate) struct EventWalk {
+    pub(crate) partition: i32,
+    topic: String,
+    reader: PartitionReader,
+    codec: Codec,
+    runtime: Handle,
+}
+
+impl EventWalk {
+    pub(crate) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Self, ReplayError> {
+        let topic = connections.topics.events.clone();
+        let reader = PartitionReader::open(connections, &topic, partition)?;
+        Ok(Self { partition, topic, reader, codec: codec.clone(), runtime: runtime.clone() })
+    }
+
+    /// The partition's ends now. Fails where the beginning of the history is gone.
+    pub(crate) fn whole(&self) -> Result<Ends, ReplayError> {
+        whole(&self.reader, &self.topic, self.partition)
+    }
+
+    /// Calls `each` for every committed event in `from..to`, with its offset.
+    pub(crate) fn events(&mut self, from: i64, to: i64, mut each: impl FnMut(Event, i64)) -> Result<(), ReplayError> {
+        let mut failed = None;
+        let (codec, runtime, topic) = (&self.codec, &self.runtime, &self.topic);
+        let mut one = |record: Record| match decode(codec, runtime, topic, &record) {
+            Ok(event) => {
+                each(event, record.offset);
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        };
+        self.reader.read(from, to, &mut one)?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The last event below the stable end, with its offset; `None`: there is none.
+    pub(crate) fn last(&mut self) -> Result<Option<(Event, i64)>, ReplayError> {
+        let Some(record) = self.reader.last()? else { return Ok(None) };
+        Ok(Some((decode(&self.codec, &self.runtime, &self.topic, &record)?, record.offset)))
+    }
+}
+
+/// The ends of a partition whose first record must still be there.
+pub(crate) fn whole(reader: &PartitionReader, topic: &str, partition: i32) -> Result<Ends, ReplayError> {
+    let ends = reader.ends()?;
+    if ends.start > 0 {
+        return Err(ReplayError::Deleted { topic: topic.to_owned(), partition, start: ends.start });
+    }
+    Ok(ends)
+}
+
+fn decode(codec: &Codec, runtime: &Handle, topic: &str, record: &Record) -> Result<Event, ReplayError> {
+    let unusable = |problem: String| ReplayError::Record {
+        topic: topic.to_owned(),
+        partition: record.partition,
+        offset: record.offset,
+        problem,
+    };
+    let mut tries = LEARN_TRIES;
+    loop {
+        let id = match codec.decode_event(&record.payload, record.partition) {
+            Ok(event) => return Ok(event),
+            Err(DecodeError::UnknownSchema(id)) => id,
+            Err(error) => return Err(unusable(error.to_string())),
+        };
+        match runtime.block_on(codec.learn(id)) {
+            Ok(()) => {}
+            Err(LearnError::Transient(error)) if tries > 0 => {
+                tracing::warn!(%error, "the schema registry is needed to go on");
+                tries -= 1;
+                thread::sleep(LEARN_PAUSE);
+            }
+            Err(error) => return Err(unusable(error.to_string())),
+        }
+    }
+}
+
+/// Runs `work` for each partition on a few threads and gives the results in order of partitions.
+pub(crate) fn on_threads<T: Send>(
+    partitions: &[i32],
+    work: impl Fn(i32) -> Result<T, ReplayError> + Sync,
+) -> Result<Vec<T>, ReplayError> {
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let mut done = Vec::new();
+        while let Some((index, partition)) = partitions.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push((index, work(*partition)));
+        }
+        done
+    };
+    let done = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS.min(partitions.len())).map(|_| scope.spawn(take)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| ReplayError::Thread));
+        joined.collect::<Result<Vec<_>, _>>()
+    })?;
+    let mut all: Vec<_> = done.into_iter().flatten().collect();
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, result)| result).collect()
+}
