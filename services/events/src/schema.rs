@@ -6,6 +6,7 @@
 //! resolution it can neither skip an enum in a field it does not know nor read a symbol it does not have.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Read;
 use std::sync::LazyLock;
 
 use apache_avro::reader::datum::GenericDatumReader;
@@ -139,9 +140,12 @@ impl Other {
     }
 
     fn read<W: Wire, T>(&self, datum: &[u8], into: impl FnOnce(W) -> Result<T, Misfit>) -> Result<T, DecodeError> {
-        let mut rest = datum;
-        let value = self.resolving.read_value(&mut rest).map_err(unreadable)?;
-        all_used(rest)?;
+        let mut input = Counted { rest: datum, ran_out: false };
+        let value = self.resolving.read_value(&mut input).map_err(unreadable)?;
+        if input.ran_out {
+            return Err(DecodeError::Unreadable("the record ends too early".into()));
+        }
+        all_used(input.rest)?;
         let wire = from_value(&value).map_err(unreadable)?;
         into(wire).map_err(|misfit| match misfit {
             Misfit::UnknownSymbol(name) => match self.newer_symbol(datum) {
@@ -166,6 +170,20 @@ impl Other {
             Value::Array(items) => items.iter().find_map(|item| self.find_newer(item)),
             _ => None,
         }
+    }
+}
+
+/// Bytes that remember whether more was asked of them than they have. The Avro library takes the end of the input inside a union for
+/// null and goes on, so that it alone would accept a record that was cut off among its bodies.
+struct Counted<'a> {
+    rest: &'a [u8],
+    ran_out: bool,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.ran_out |= buffer.len() > self.rest.len();
+        self.rest.read(buffer)
     }
 }
 

@@ -57,3 +57,35 @@ fn murmur2(key: &[u8]) -> u32 {
     hash = (hash ^ hash >> 13).wrapping_mul(M);
     hash ^ hash >> 15
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_one_of_other_clients() {
+        // The vectors of Kafka's own UtilsTest, recomputed from the published MurmurHash2.
+        for (key, hash) in [
+            ("21", -973_932_308),
+            ("foobar", -790_332_482),
+            ("a-little-bit-long-string", -985_981_536),
+            ("a-little-bit-longer-string", -1_486_304_829),
+            ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+            ("abc", 479_470_107),
+            ("", 275_646_681),
+        ] {
+            assert_eq!(murmur2(key.as_bytes()).cast_signed(), hash, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_voucher_lands_where_other_clients_would_put_it() {
+        for (id, by_12, by_13, by_100) in
+            [("summer-2026", 0, 1, 24), ("tickets:2026_v1.0-A", 9, 9, 81), ("abcd", 8, 11, 0), (&"x".repeat(64), 5, 11, 85)]
+        {
+            let id = VoucherId::parse(id).unwrap();
+            assert_eq!([12, 13, 100].map(|n| partition_for(&id, n)), [by_12, by_13, by_100], "{id}");
+            assert_eq!([1, 0, -7, i32::MIN].map(|n| partition_for(&id, n)), [0; 4], "{id}");
+        }
+    }
+}
