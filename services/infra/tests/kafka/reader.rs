@@ -31,6 +31,21 @@ impl Log {
         self.reader.ends().expect("the partition's ends can be had")
     }
 
+    fn commit(&self, payloads: &[&str]) {
+        self.decided(payloads, || self.writer.commit(payloads));
+    }
+
+    fn abort(&self, payloads: &[&str]) {
+        self.decided(payloads, || self.writer.abort(payloads));
+    }
+
+    /// The broker answers before it has written the marker.
+    fn decided(&self, payloads: &[&str], transaction: impl FnOnce()) {
+        let behind = self.ends().high + payloads.len() as i64 + 1;
+        transaction();
+        testkit::wait_until(PATIENCE, "the transaction's marker", || self.ends().stable == behind);
+    }
+
     fn read(&mut self, from: i64, to: i64) -> Result<Vec<String>, LogError> {
         let mut found = Vec::new();
         self.reader.read(from, to, &mut |record| {
@@ -61,7 +76,7 @@ fn an_empty_partition_is_read_at_once() {
 #[test]
 fn reading_ends_behind_a_commit_marker() {
     let mut log = Log::new();
-    log.writer.commit(&["a", "b"]);
+    log.commit(&["a", "b"]);
     assert_eq!(log.ends(), Ends { start: 0, stable: 3, high: 3 });
     assert_eq!(log.read(0, 3).expect("readable"), ["a", "b"]);
     assert_eq!(log.read(1, 2).expect("readable"), ["b"]);
@@ -72,8 +87,8 @@ fn reading_ends_behind_a_commit_marker() {
 #[test]
 fn reading_ends_behind_an_aborted_transaction() {
     let mut log = Log::new();
-    log.writer.commit(&["a"]);
-    log.writer.abort(&["x", "y"]);
+    log.commit(&["a"]);
+    log.abort(&["x", "y"]);
     assert_eq!(log.ends(), Ends { start: 0, stable: 5, high: 5 });
     assert_eq!(log.read(0, 5).expect("readable"), ["a"]);
     assert_eq!(log.read(2, 5).expect("nothing committed there"), Vec::<String>::new());
@@ -83,26 +98,26 @@ fn reading_ends_behind_an_aborted_transaction() {
 #[test]
 fn a_log_of_aborted_records_only_has_no_last_record() {
     let mut log = Log::new();
-    log.writer.abort(&["x", "y"]);
+    log.abort(&["x", "y"]);
     assert_eq!(log.last(), None);
 }
 
 #[test]
 fn the_last_record_is_found_behind_many_aborted_ones() {
     let mut log = Log::new();
-    log.writer.commit(&["a", "b"]);
+    log.commit(&["a", "b"]);
     let batch = ["x"; 60];
-    (0..15).for_each(|_| log.writer.abort(&batch));
+    (0..15).for_each(|_| log.abort(&batch));
     assert!(log.ends().stable > 900);
     assert_eq!(log.last().as_deref(), Some("b"));
-    log.writer.commit(&["c"]);
+    log.commit(&["c"]);
     assert_eq!(log.last().as_deref(), Some("c"));
 }
 
 #[test]
 fn an_open_transaction_ends_the_stable_part_and_reading_past_it_stalls() {
     let mut log = Log::new();
-    log.writer.commit(&["a"]);
+    log.commit(&["a"]);
     log.writer.open(&["x"]);
     let ends = log.ends();
     assert_eq!(ends, Ends { start: 0, stable: 2, high: 3 });
@@ -115,13 +130,14 @@ fn an_open_transaction_ends_the_stable_part_and_reading_past_it_stalls() {
         other => panic!("an undecided record must stall the reader, but it said {other:?}"),
     }
     log.writer.abort_open();
+    testkit::wait_until(PATIENCE, "the transaction's marker", || log.ends().stable == 4);
     assert_eq!(log.read(0, 4).expect("readable now"), ["a"]);
 }
 
 #[test]
 fn deleted_history_is_an_error_and_never_a_jump() {
     let mut log = Log::new();
-    log.writer.commit(&["a", "b", "c", "d"]);
+    log.commit(&["a", "b", "c", "d"]);
     delete_records(&log.connections, &log.topic, 2);
     match log.read(0, 5) {
         Err(LogError::OutOfRange { start: 2, end: 5, wanted: 0, .. }) => {}
@@ -137,7 +153,7 @@ fn deleted_history_is_an_error_and_never_a_jump() {
 #[test]
 fn history_deleted_up_to_the_end_leaves_no_last_record() {
     let mut log = Log::new();
-    log.writer.commit(&["a"]);
+    log.commit(&["a"]);
     delete_records(&log.connections, &log.topic, 2);
     assert_eq!(log.last(), None);
 }
@@ -145,7 +161,7 @@ fn history_deleted_up_to_the_end_leaves_no_last_record() {
 #[test]
 fn a_reader_that_has_enough_stops_and_can_read_again() {
     let mut log = Log::new();
-    log.writer.commit(&["a", "b", "c"]);
+    log.commit(&["a", "b", "c"]);
     let mut seen = 0;
     let enough = &mut |_| {
         seen += 1;
@@ -159,7 +175,7 @@ fn a_reader_that_has_enough_stops_and_can_read_again() {
 #[test]
 fn offsets_are_found_by_the_brokers_time_even_before_they_are_decided() {
     let mut log = Log::new();
-    log.writer.commit(&["a"]);
+    log.commit(&["a"]);
     let first = log.reader.last().expect("readable").expect("a is there");
     assert_eq!(first.key.as_deref(), Some(b"k".as_slice()));
     assert!(first.timestamp > Timestamp(0));
