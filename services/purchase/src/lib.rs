@@ -13,6 +13,8 @@ mod orders;
 mod purchase;
 mod rate;
 mod readiness;
+#[cfg(test)]
+mod scripted;
 mod servers;
 mod start;
 mod unacknowledged;
