@@ -8,6 +8,8 @@
 
 mod config;
 mod consumer;
+mod fault;
+mod inspect;
 mod metrics;
 mod partition;
 mod probe;

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use domain::VoucherId;
+use domain::{Timestamp, Voucher, VoucherId};
 use events::Codec;
 use infra::{postgres::Pool, redis::Store, shutdown::CancellationToken, telemetry::Readiness};
 use parking_lot::Mutex;
@@ -253,6 +253,11 @@ impl Partition {
                 self.ask_repair(voucher, Reason::Behind);
             }
         }
+    }
+
+    /// Whether the voucher's window ended so long ago that Redis forgets it.
+    pub(crate) fn is_archived(&self, row: &Voucher, now: Timestamp) -> bool {
+        row.terms.ends_at.plus(self.service.config.archive_after_ms()) <= now
     }
 
     /// Repairs that have ended; who looks at vouchers notices by it that one ended meanwhile.

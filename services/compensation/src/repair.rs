@@ -19,14 +19,16 @@ use std::{
 use domain::{Event, Voucher, VoucherId};
 use infra::{
     kafka::{LogError, PartitionReader, Record},
-    postgres::{self, DatabaseError},
-    redis::{Gate, Settle, StoreError, VoucherInRedis},
+    postgres,
+    redis::{Gate, Settle, StoreError},
 };
 use uuid::Uuid;
 
 use crate::{
+    fault::Fault,
+    inspect::is_balanced,
     partition::{Partition, Reason},
-    settle::{Answer, Halt, Pause, decode, settle_all},
+    settle::{Answer, Pause, decode, settle_all},
 };
 
 /// Events of vouchers under repair that are settled at once, and records read for them at most, before new repairs are looked at.
@@ -37,21 +39,6 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// Longest pause before a repair that failed for one voucher begins again, and the try from which on it is an alarm.
 const LONGEST_PARKING: Duration = Duration::from_secs(10);
 const ALARM_TRIES: u32 = 4;
-
-/// Why the repairs of a partition could not go on at the moment.
-#[derive(Debug, thiserror::Error)]
-enum RepairError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Log(#[from] LogError),
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
-    #[error(transparent)]
-    Halt(#[from] Halt),
-    #[error("the reading of the log panicked")]
-    Panicked,
-}
 
 /// One voucher under repair.
 struct Work {
@@ -144,7 +131,7 @@ impl Repairs {
     }
 
     /// Takes everything one step on; says whether there is more to do at once.
-    async fn step(&mut self) -> Result<bool, RepairError> {
+    async fn step(&mut self) -> Result<bool, Fault> {
         for (voucher, reason) in self.partition.take_waiting() {
             self.partition.service.metrics.repair(reason.as_str());
             let work = self.works.entry(voucher).or_insert_with(|| Work::new(reason));
@@ -161,32 +148,26 @@ impl Repairs {
         self.read_on().await
     }
 
-    async fn rows(&self) -> Result<HashMap<VoucherId, Voucher>, DatabaseError> {
+    async fn rows(&self) -> Result<HashMap<VoucherId, Voucher>, Fault> {
         let rows = postgres::vouchers(&self.partition.service.pool, Some(&[self.partition.number])).await?;
         Ok(rows.into_iter().map(|row| (row.id.clone(), row)).collect())
     }
 
-    async fn raise_fences(&mut self) -> Result<(), RepairError> {
+    async fn raise_fences(&mut self) -> Result<(), Fault> {
         let rows = self.rows().await?;
         let now = self.partition.service.store.now().await?;
-        let archive_after = self.partition.service.config.archive_after_ms();
         let due: Vec<VoucherId> = self.works.iter().filter(|(_, work)| work.due()).map(|(voucher, _)| voucher.clone()).collect();
         for voucher in due {
-            // Without a row nothing says how far Redis must come. The warden looks again once there is one.
-            let Some(row) = rows.get(&voucher) else {
-                self.end(&voucher, None);
-                continue;
-            };
-            if row.terms.ends_at.plus(archive_after) <= now {
-                self.end(&voucher, None);
-                continue;
+            // Without a row nothing says how far Redis must come; the warden looks again once there is one.
+            match rows.get(&voucher).filter(|row| !self.partition.is_archived(row, now)) {
+                Some(row) => self.raise_fence(&voucher, row).await?,
+                None => self.end(&voucher, None),
             }
-            self.raise_fence(&voucher, row).await?;
         }
         Ok(())
     }
 
-    async fn raise_fence(&mut self, voucher: &VoucherId, row: &Voucher) -> Result<(), RepairError> {
+    async fn raise_fence(&mut self, voucher: &VoucherId, row: &Voucher) -> Result<(), Fault> {
         let partition = self.partition.clone();
         let service = &partition.service;
         let Some(work) = self.works.get_mut(voucher) else { return Ok(()) };
@@ -228,7 +209,7 @@ impl Repairs {
     }
 
     /// Opens every gate that may be opened.
-    async fn open_gates(&mut self) -> Result<(), RepairError> {
+    async fn open_gates(&mut self) -> Result<(), Fault> {
         let service = &self.partition.service;
         let topic = &service.config.connections.topics.requests;
         // In this order: what is decided below `next` is in the rows.
@@ -244,7 +225,7 @@ impl Repairs {
         Ok(())
     }
 
-    async fn open_gate(&mut self, voucher: &VoucherId, needed: i64, next: i64) -> Result<(), RepairError> {
+    async fn open_gate(&mut self, voucher: &VoucherId, needed: i64, next: i64) -> Result<(), Fault> {
         let partition = self.partition.clone();
         let store = &partition.service.store;
         let Some(work) = self.works.get_mut(voucher) else { return Ok(()) };
@@ -292,7 +273,7 @@ impl Repairs {
     }
 
     /// Settles the next chunk of the log for the vouchers that are behind; says whether there was one.
-    async fn read_on(&mut self) -> Result<bool, RepairError> {
+    async fn read_on(&mut self) -> Result<bool, Fault> {
         let behind = self.works.iter().filter_map(|(v, w)| w.fence.as_ref().filter(|f| f.behind).map(|f| (v.clone(), f.from)));
         let wanted: HashMap<VoucherId, i64> = behind.collect();
         let Some(from) = wanted.values().min().copied() else { return Ok(false) };
@@ -323,12 +304,7 @@ impl Repairs {
     }
 
     /// Reads records of the wanted vouchers in `from..end`, each from its own offset on; gives also how far it read.
-    async fn read_chunk(
-        &mut self,
-        wanted: &HashMap<VoucherId, i64>,
-        from: i64,
-        end: i64,
-    ) -> Result<(Vec<Record>, i64), RepairError> {
+    async fn read_chunk(&mut self, wanted: &HashMap<VoucherId, i64>, from: i64, end: i64) -> Result<(Vec<Record>, i64), Fault> {
         let connections = self.partition.service.config.connections.clone();
         let (number, reader) = (self.partition.number, self.reader.take());
         let wanted: HashMap<Vec<u8>, i64> = wanted.iter().map(|(v, from)| (v.as_str().as_bytes().to_vec(), *from)).collect();
@@ -352,7 +328,7 @@ impl Repairs {
             })?;
             Ok((reader, records, read_to))
         };
-        let (reader, records, read_to) = tokio::task::spawn_blocking(read).await.map_err(|_| RepairError::Panicked)??;
+        let (reader, records, read_to) = tokio::task::spawn_blocking(read).await.map_err(|_| Fault::CutOff)??;
         self.reader = Some(reader);
         Ok((records, read_to))
     }
@@ -372,9 +348,4 @@ impl Repairs {
             }
         }
     }
-}
-
-/// Whether a voucher's own counters add up.
-pub(crate) fn is_balanced(found: &VoucherInRedis) -> bool {
-    found.total == found.stock + found.reserved + found.sold
 }

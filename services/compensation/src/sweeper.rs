@@ -10,29 +10,15 @@ use std::{
     sync::Arc,
 };
 
-use domain::{OrderId, Request, RequestBody, Timestamp, VoucherId};
-use infra::{
-    kafka::LogError,
-    postgres::{self, DatabaseError},
-    redis::{Reservation, StoreError},
-};
+use domain::{OrderId, Request, RequestBody, VoucherId};
+use infra::{postgres, redis::Reservation};
 use publish::Delivery;
 use uuid::Uuid;
 
-use crate::{partition::Partition, settle::Pause};
+use crate::{fault::Fault, partition::Partition, settle::Pause};
 
 /// Reservations taken up at once; the rest follows when these are done.
 const MOST_AT_ONCE: usize = 500;
-
-#[derive(Debug, thiserror::Error)]
-enum SweepError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Log(#[from] LogError),
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
-}
 
 /// Old reservations, and what has to be decided and settled before they may be taken.
 struct Suspects {
@@ -74,7 +60,7 @@ impl Sweeper {
         }
     }
 
-    async fn step(&mut self) -> Result<(), SweepError> {
+    async fn step(&mut self) -> Result<(), Fault> {
         if self.suspects.is_none() {
             self.suspects = self.look().await?;
         }
@@ -94,7 +80,7 @@ impl Sweeper {
     }
 
     /// Looks for reservations that are old enough.
-    async fn look(&mut self) -> Result<Option<Suspects>, SweepError> {
+    async fn look(&mut self) -> Result<Option<Suspects>, Fault> {
         let service = &self.partition.service;
         let vouchers = self.partition.reserved.lock().clone();
         if vouchers.is_empty() {
@@ -120,7 +106,7 @@ impl Sweeper {
     }
 
     /// Takes and publishes the suspects of every voucher that is settled far enough; keeps the others.
-    async fn take(&mut self) -> Result<(), SweepError> {
+    async fn take(&mut self) -> Result<(), Fault> {
         let partition = self.partition.clone();
         let store = &partition.service.store;
         let Some(Suspects { reservations, decided, settled: Some(settled) }) = self.suspects.take() else { return Ok(()) };
@@ -180,7 +166,7 @@ impl Sweeper {
 }
 
 fn request(voucher_id: VoucherId, reservation: Reservation) -> Request {
-    let Reservation { order_id, user_id, quantity, requested_at, stamp: Timestamp(_) } = reservation;
+    let Reservation { order_id, user_id, quantity, requested_at, stamp: _ } = reservation;
     Request {
         id: Uuid::new_v4(),
         voucher_id,
