@@ -8,20 +8,20 @@ use std::{
 
 use infra::{
     config::Connections,
-    kafka::{CALL_TIMEOUT, client_config},
+    kafka::{CALL_TIMEOUT, LogError, client_config, partition_count},
     shutdown::CancellationToken,
 };
 use parking_lot::Mutex;
 use rdkafka::{
     consumer::{BaseConsumer, Consumer},
-    error::{KafkaError, KafkaResult},
+    error::KafkaResult,
 };
 
 /// Pause between two rounds: as old as an end usually is.
 const REFRESH: Duration = Duration::from_millis(250);
 
-/// Rounds between two looks at the number of partitions, which seldom grows: 10 s.
-const ROUNDS_A_COUNT: u32 = 40;
+/// Rounds between two looks at the number of partitions, which seldom grows: 30 s.
+const ROUNDS_A_COUNT: u32 = 120;
 
 /// An end older than this says too little about now.
 const MAX_AGE: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ impl LogEndsReader {
     /// Starts the thread. It ends soon after `stop`.
     pub(crate) fn start(connections: &Connections, stop: CancellationToken) -> anyhow::Result<Self> {
         let consumer: BaseConsumer = client_config(connections).create()?;
-        let topic = connections.topics.requests.clone();
+        let (connections, topic) = (connections.clone(), connections.topics.requests.clone());
         let reader = Self::default();
         let writer = reader.clone();
         thread::Builder::new().name("log-ends".to_owned()).spawn(move || {
@@ -65,11 +65,11 @@ impl LogEndsReader {
                 if stop.is_cancelled() {
                     return;
                 }
-                let mut read = || {
+                let mut read = || -> Result<LogEnds, LogError> {
                     if round.is_multiple_of(ROUNDS_A_COUNT) || partitions == 0 {
-                        partitions = count(&consumer, &topic)?;
+                        partitions = partition_count(&connections, &topic)?;
                     }
-                    ends(&consumer, &topic, partitions)
+                    Ok(ends(&consumer, &topic, partitions)?)
                 };
                 match read() {
                     Ok(ends) => *writer.latest.lock() = Arc::new(ends),
@@ -84,12 +84,6 @@ impl LogEndsReader {
     pub(crate) fn latest(&self) -> Arc<LogEnds> {
         Arc::clone(&self.latest.lock())
     }
-}
-
-fn count(consumer: &BaseConsumer, topic: &str) -> KafkaResult<i32> {
-    let metadata = consumer.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
-    let partitions = metadata.topics().first().map_or(0, |t| t.partitions().len());
-    i32::try_from(partitions).map_err(|_| KafkaError::MetadataFetch(rdkafka::types::RDKafkaErrorCode::InvalidPartitions))
 }
 
 fn ends(consumer: &BaseConsumer, topic: &str, partitions: i32) -> KafkaResult<LogEnds> {

@@ -7,7 +7,12 @@ use domain::{Order, OrderId, UserId, VoucherId};
 use infra::redis::{Gate, Reservation};
 use serde::Serialize;
 
-use crate::{instants::rfc3339, purchase::Server, servers::Servers, vouchers::Vouchers};
+use crate::{
+    instants::rfc3339,
+    purchase::Server,
+    servers::Servers,
+    vouchers::{Standing, Vouchers},
+};
 
 /// An order as its owner sees it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -64,13 +69,13 @@ pub(crate) async fn find(
     let partition = match servers.voucher_in_redis(voucher).await {
         Ok(Some(found)) if found.gate == Gate::Ready => found.partition,
         Ok(Some(_)) => return Found::AskAgain,
-        Ok(None) => {
-            return match vouchers.exists(servers, voucher).await {
-                Ok(true) => Found::AskAgain,
-                Ok(false) => Found::None,
-                Err(_) => Found::Away(Server::Postgres),
-            };
-        }
+        Ok(None) => match vouchers.standing(servers, voucher).await {
+            // Redis forgot it on purpose: the log and the table are all there is.
+            Ok(Standing::Over { partition }) => partition,
+            Ok(Standing::Lost) => return Found::AskAgain,
+            Ok(Standing::None) => return Found::None,
+            Err(_) => return Found::Away(Server::Postgres),
+        },
         Err(_) => return Found::Away(Server::Redis),
     };
     let Some(end) = ends.end(partition) else { return Found::Away(Server::Kafka) };

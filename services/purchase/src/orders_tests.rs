@@ -4,7 +4,7 @@ use infra::redis::VoucherInRedis;
 use super::*;
 use crate::{
     purchase::Purchases,
-    scripted::{AT, Script, Scripted, in_redis, order, order_id, purchases, user, voucher, voucher_id},
+    scripted::{AT, Script, Scripted, in_redis, old_voucher, order, order_id, purchases, user, voucher, voucher_id},
 };
 
 async fn find_as(script: Script, user: &UserId, id: &OrderId) -> Found {
@@ -101,6 +101,13 @@ async fn a_voucher_that_redis_lost_leaves_its_orders_open() {
     assert_eq!(find_in(Script { voucher: Some(Some(voucher())), ..lost() }).await, Found::AskAgain);
     assert_eq!(find_in(Script { voucher: Some(None), ..lost() }).await, Found::None);
     assert_eq!(find_in(lost()).await, Found::Away(Server::Postgres));
+}
+
+#[tokio::test]
+async fn a_voucher_that_redis_forgot_long_after_its_sale_has_no_open_orders() {
+    let forgotten = || Script { in_redis: Some(None), voucher: Some(Some(old_voucher())), ..nothing() };
+    assert_eq!(find_in(forgotten()).await, Found::None);
+    assert_eq!(find_in(Script { next_offset: Some(6), ..forgotten() }).await, Found::AskAgain);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use crate::{
     metrics::Metrics,
     servers::{Sending, Servers},
     unacknowledged::{Slot, Unacknowledged},
-    vouchers::Vouchers,
+    vouchers::{Standing, Vouchers},
 };
 
 /// Acknowledgements remembered, at least: about 5 MB. A forgotten one only costs a repeated request in the log.
@@ -116,18 +116,24 @@ impl<S: Servers> Purchases<S> {
             }
             Reserve::OtherQuantity { quantity } => Answer::OtherQuantity(quantity),
             Reserve::Refused { refusal, held: 0 } => Answer::Refused(refusal),
-            Reserve::Refused { refusal, held: _ } => match self.decided(&wanted).await {
-                Ok(Some(order)) => from_row(&wanted, &order),
-                Ok(None) => Answer::Refused(refusal),
-                Err(away) => away,
-            },
+            Reserve::Refused { refusal, held: _ } => self.refused_a_holder(&wanted, refusal).await,
             Reserve::NotReady { .. } => Answer::NotReady,
             // Redis can lose a voucher; only Postgres can say that there never was one.
-            Reserve::UnknownVoucher => match self.vouchers.exists(&self.servers, &wanted.voucher).await {
-                Ok(true) => Answer::NotReady,
-                Ok(false) => Answer::UnknownVoucher,
+            Reserve::UnknownVoucher => match self.vouchers.standing(&self.servers, &wanted.voucher).await {
+                Ok(Standing::Lost) => Answer::NotReady,
+                Ok(Standing::Over { .. }) => self.refused_a_holder(&wanted, Refusal::Ended).await,
+                Ok(Standing::None) => Answer::UnknownVoucher,
                 Err(error) => database_failed(&error),
             },
+        }
+    }
+
+    /// Refused, but he holds units (or may): he gets the order that he asks for again, if there is one.
+    async fn refused_a_holder(&self, wanted: &Try, refusal: Refusal) -> Answer {
+        match self.decided(wanted).await {
+            Ok(Some(order)) => from_row(wanted, &order),
+            Ok(None) => Answer::Refused(refusal),
+            Err(away) => away,
         }
     }
 

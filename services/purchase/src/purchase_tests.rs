@@ -1,10 +1,9 @@
 use std::collections::VecDeque;
 
-use domain::VoucherState;
 use infra::redis::Gate;
 
 use super::*;
-use crate::scripted::{AT, PARTITION, Script, Scripted, order, order_id, purchases, voucher, voucher_id, wanted};
+use crate::scripted::{AT, PARTITION, Script, Scripted, old_voucher, order, order_id, purchases, voucher, voucher_id, wanted};
 
 const RESERVED: Reserve = Reserve::Reserved { requested_at: AT, partition: PARTITION, held: 0 };
 const RESERVED_BY_HOLDER: Reserve = Reserve::Reserved { requested_at: AT, partition: PARTITION, held: 1 };
@@ -217,7 +216,6 @@ async fn a_redis_that_does_not_answer_is_no_refusal() {
 #[tokio::test]
 async fn a_voucher_that_redis_lost_is_never_unknown() {
     let unknown = || answers([Reserve::UnknownVoucher]);
-    assert_eq!(voucher().state, VoucherState::Open);
     for (row, answer) in
         [(Some(Some(voucher())), Answer::NotReady), (Some(None), Answer::UnknownVoucher), (None, Answer::Away(Server::Postgres))]
     {
@@ -225,13 +223,33 @@ async fn a_voucher_that_redis_lost_is_never_unknown() {
         assert_eq!(run.buy().await, answer);
         assert_eq!(run.calls(), ["reserve", "voucher"]);
     }
-    // Once met, it is known without Postgres.
-    let mut reserve = answers([Reserve::NotReady { gate: Gate::Warming }]);
-    reserve.extend(unknown());
-    let run = Run::on(Script { reserve, ..Script::default() });
-    run.buy().await;
-    assert_eq!(run.buy().await, Answer::NotReady);
-    assert_eq!(run.calls(), ["reserve", "reserve"]);
+}
+
+#[tokio::test]
+async fn a_voucher_that_was_met_is_known_without_postgres() {
+    let lost = || [Reserve::NotReady { gate: Gate::Warming }, Reserve::UnknownVoucher, Reserve::UnknownVoucher];
+    for row in [None, Some(None), Some(Some(voucher()))] {
+        let run = Run::on(Script { reserve: answers(lost()), voucher: row.clone(), ..Script::default() });
+        for _ in lost() {
+            assert_eq!(run.buy().await, Answer::NotReady);
+        }
+        let asked = run.calls().iter().filter(|call| *call == "voucher").count();
+        assert_eq!(asked, if matches!(row, Some(Some(_))) { 1 } else { 2 });
+    }
+}
+
+#[tokio::test]
+async fn a_voucher_that_redis_forgot_long_after_its_sale_is_over() {
+    for (row, answer) in [
+        (Some(None), Answer::Refused(Refusal::Ended)),
+        (Some(Some(order(1, OrderStatus::Expired))), Answer::Accepted(Some(OrderStatus::Expired))),
+        (None, Answer::Away(Server::Postgres)),
+    ] {
+        let script = Script { voucher: Some(Some(old_voucher())), order: row, ..Script::default() };
+        let run = Run::on(Script { reserve: answers([Reserve::UnknownVoucher]), ..script });
+        assert_eq!(run.buy().await, answer);
+        assert_eq!(run.calls(), ["reserve", "voucher", "order"]);
+    }
 }
 
 #[tokio::test]

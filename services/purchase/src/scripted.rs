@@ -150,13 +150,14 @@ pub(crate) fn order(quantity: i64, status: OrderStatus) -> Order {
     }
 }
 
+/// Its window is far in the future.
 pub(crate) fn voucher() -> Voucher {
     let terms = Terms {
         title: "t".to_owned(),
         total: 10,
         per_user_limit: 2,
         begins_at: AT,
-        ends_at: AT.plus(1_000),
+        ends_at: Timestamp(i64::MAX),
         price: Money::new(100, "EUR"),
         payment_window_ms: None,
         partition: PARTITION,
@@ -183,6 +184,12 @@ pub(crate) fn in_redis(gate: Gate) -> VoucherInRedis {
         seq: 1,
         offset: Some(0),
     }
+}
+
+/// One whose window ended years ago.
+pub(crate) fn old_voucher() -> Voucher {
+    let voucher = voucher();
+    Voucher { terms: Terms { ends_at: AT.plus(1), ..voucher.terms }, ..voucher }
 }
 
 /// Purchases on these servers, with short deadlines.

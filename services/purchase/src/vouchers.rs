@@ -1,8 +1,8 @@
 //! What is known of a voucher beyond what Redis says: whether there is one, and what a buyer may see of it.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use domain::{Voucher, VoucherId, VoucherState};
+use domain::{Timestamp, Voucher, VoucherId, VoucherState};
 use infra::{
     postgres::DatabaseError,
     redis::{Gate, StoreError, VoucherInRedis},
@@ -18,9 +18,25 @@ const REMEMBERED: usize = 10_000;
 /// How long "there is no such voucher" is believed, so that a flood of wrong ids costs Postgres little.
 const ABSENCE_HOLDS: Duration = Duration::from_secs(1);
 
+/// How long after its window a voucher that Redis does not have counts as over: Redis forgets vouchers on purpose, but not before this
+/// (the shortest `DOORBUSTER_COMPENSATION_ARCHIVE_HOURS`). Far beyond any difference between clocks.
+const OVER_AFTER_MS: i64 = 3_600_000;
+
+/// What is known of a voucher that Redis does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// There never was one.
+    None,
+    /// Redis should have it.
+    Lost,
+    /// Its sale ended so long ago that Redis may have forgotten it for good.
+    Over { partition: i32 },
+}
+
 /// The vouchers this process has met.
 pub(crate) struct Vouchers {
-    known: Mutex<Generations<VoucherId, ()>>,
+    /// Those that exist, with the end of the window and the partition where Postgres was asked.
+    known: Mutex<Generations<VoucherId, Option<(Timestamp, i32)>>>,
     absent: Mutex<Generations<VoucherId, Instant>>,
 }
 
@@ -33,26 +49,39 @@ impl Vouchers {
     pub(crate) fn met(&self, voucher: &VoucherId) {
         let mut known = self.known.lock();
         if known.get(voucher).is_none() {
-            known.insert(voucher.clone(), ());
+            known.insert(voucher.clone(), None);
         }
     }
 
-    /// Whether there is such a voucher: from memory, else from Postgres.
-    pub(crate) async fn exists(&self, servers: &impl Servers, voucher: &VoucherId) -> Result<bool, DatabaseError> {
-        if self.known.lock().get(voucher).is_some() {
-            return Ok(true);
+    /// What a voucher is that Redis does not have: from memory, else from Postgres.
+    pub(crate) async fn standing(&self, servers: &impl Servers, voucher: &VoucherId) -> Result<Standing, DatabaseError> {
+        let known = self.known.lock().get(voucher).copied();
+        if let Some(Some(known)) = known {
+            return Ok(standing(known));
         }
         if self.absent.lock().get(voucher).is_some_and(|since| since.elapsed() < ABSENCE_HOLDS) {
-            return Ok(false);
+            return Ok(Standing::None);
         }
-        let exists = servers.voucher_row(voucher).await?.is_some();
-        if exists {
-            self.met(voucher);
-        } else {
-            self.absent.lock().insert(voucher.clone(), Instant::now());
+        match servers.voucher_row(voucher).await {
+            Ok(Some(row)) => {
+                let found = (row.terms.ends_at, row.terms.partition);
+                self.known.lock().insert(voucher.clone(), Some(found));
+                Ok(standing(found))
+            }
+            Ok(None) | Err(_) if known.is_some() => Ok(Standing::Lost),
+            Ok(None) => {
+                self.absent.lock().insert(voucher.clone(), Instant::now());
+                Ok(Standing::None)
+            }
+            Err(error) => Err(error),
         }
-        Ok(exists)
     }
+}
+
+fn standing((ends_at, partition): (Timestamp, i32)) -> Standing {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+    if ends_at.plus(OVER_AFTER_MS).0 <= now { Standing::Over { partition } } else { Standing::Lost }
 }
 
 /// A voucher as buyers see it.
