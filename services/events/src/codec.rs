@@ -228,3 +228,31 @@ fn split(bytes: &[u8]) -> Result<(u32, &[u8]), DecodeError> {
         [] => Err(DecodeError::Unreadable("no bytes".into())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No registry listens there, so whoever asks it gets an error at once.
+    fn codec() -> Codec {
+        Codec::new(1, 2, Some(Registry::new("http://127.0.0.1:1").unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_missing_id_is_asked_for_again_after_a_while() {
+        let codec = codec();
+        let fresh = Instant::now();
+        let Some(stale) = fresh.checked_sub(MISSING_FOR) else { return };
+        codec.shared.missing.lock().await.extend([(7, fresh), (8, stale)]);
+        assert!(matches!(codec.learn(7).await, Err(LearnError::NoSuchSchema(7))));
+        assert!(matches!(codec.learn(8).await, Err(LearnError::Transient(_))));
+    }
+
+    #[tokio::test]
+    async fn a_codec_without_a_registry_knows_what_it_was_taught() {
+        let codec = Codec::offline();
+        assert!(matches!(codec.learn(7).await, Err(LearnError::NoSuchSchema(7))));
+        codec.teach(7, crate::EVENT_SCHEMA);
+        assert!(codec.learn(7).await.is_ok());
+    }
+}

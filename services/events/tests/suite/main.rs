@@ -4,4 +4,5 @@ mod bytes;
 mod compatibility;
 mod history;
 mod records;
+mod registry;
 mod rehearsal;
