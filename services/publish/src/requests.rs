@@ -132,7 +132,7 @@ impl RequestProducer {
 
     /// Hands the request over at once and gives a future of what became of it (within the delivery time-out). A full queue, or a record
     /// that is too large, is `NotPersisted` without delay. Dropping the future does not take the record back.
-    pub fn send(&self, partition: i32, request: &Request) -> impl Future<Output = Delivery> + Send + 'static {
+    pub fn send(&self, partition: i32, request: &Request) -> impl Future<Output = Delivery> + Send + use<> {
         let handed_over = self.hand_over(partition, request);
         async move {
             match handed_over {

@@ -1,0 +1,187 @@
+//! The lane's producer: all of a batch or nothing of it, once, and only for the owner of the partition.
+
+use std::time::{Duration, Instant};
+
+use infra::{
+    config::Connections,
+    kafka::{Record, client_config},
+};
+use publish::{LaneProducer, OutRecord, TransactionError, group_generation};
+use rdkafka::{
+    Offset, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata},
+};
+
+use crate::support::{PATIENCE, connections, own_broker, random_text, records};
+
+/// A member of the lanes' group that owns all partitions.
+fn member(connections: &Connections) -> BaseConsumer {
+    let mut config = client_config(connections);
+    config
+        .set("group.id", connections.group("orders"))
+        .set("enable.auto.commit", "false")
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("session.timeout.ms", "6000")
+        .set("heartbeat.interval.ms", "500");
+    let consumer: BaseConsumer = config.create().expect("a consumer can be made");
+    assert_eq!(group_generation(&consumer), -1, "it has not joined yet");
+    consumer.subscribe(&[&connections.topics.requests]).expect("a good topic");
+    testkit::wait_until(PATIENCE, "an assignment", || {
+        consumer.poll(Duration::from_millis(20));
+        consumer.assignment().is_ok_and(|list| list.count() > 0)
+    });
+    assert!(group_generation(&consumer) >= 0);
+    consumer
+}
+
+fn metadata(consumer: &BaseConsumer) -> ConsumerGroupMetadata {
+    consumer.group_metadata().expect("it is a consumer with a group")
+}
+
+fn start(connections: &Connections) -> LaneProducer {
+    LaneProducer::start(connections, 0).expect("the lane's producer starts")
+}
+
+fn event(connections: &Connections, text: &str) -> OutRecord {
+    OutRecord {
+        topic: connections.topics.events.clone(),
+        partition: 0,
+        request_offset: 0,
+        key: Some(b"voucher-1".to_vec()),
+        payload: text.as_bytes().to_vec(),
+        headers: vec![("found".to_owned(), b"here".to_vec())],
+    }
+}
+
+fn published(connections: &Connections) -> Vec<String> {
+    let text = |record: Record| String::from_utf8(record.payload).expect("tests write text");
+    records(connections, &connections.topics.events, 0).into_iter().map(text).collect()
+}
+
+/// The group's offset, once no transaction holds it.
+fn committed(connections: &Connections, consumer: &BaseConsumer) -> Option<Offset> {
+    testkit::wait_for(PATIENCE, "the group's offset", || {
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&connections.topics.requests, 0);
+        consumer.committed_offsets(list, Duration::from_secs(2)).ok()
+    })
+    .elements()
+    .first()
+    .map(|found| found.offset())
+}
+
+#[test]
+fn a_batch_becomes_visible_whole_and_with_the_groups_offset() {
+    let connections = connections();
+    let consumer = member(&connections);
+    let producer = start(&connections);
+    let batch = ["a", "b", "c"].map(|text| event(&connections, text));
+    let letter = OutRecord { topic: connections.topics.dead_letters.clone(), ..event(&connections, "letter") };
+    producer.publish(&[batch.as_slice(), &[letter]].concat(), 3, &metadata(&consumer)).expect("it commits");
+    producer.publish(&[event(&connections, "d")], 4, &metadata(&consumer)).expect("it commits");
+    assert_eq!(published(&connections), ["a", "b", "c", "d"]);
+    assert_eq!(committed(&connections, &consumer), Some(Offset::Offset(4)));
+    let first = records(&connections, &connections.topics.events, 0).remove(0);
+    assert_eq!(first.key.as_deref(), Some(b"voucher-1".as_slice()));
+    assert_eq!(first.headers, [("found".to_owned(), b"here".to_vec())]);
+    assert_eq!(records(&connections, &connections.topics.dead_letters, 0).len(), 1);
+}
+
+#[test]
+fn the_next_owner_fences_the_last_one() {
+    let connections = connections();
+    let consumer = member(&connections);
+    let old = start(&connections);
+    old.publish(&[event(&connections, "a")], 1, &metadata(&consumer)).expect("it commits");
+    let new = start(&connections);
+    let refused = old.publish(&[event(&connections, "twice")], 2, &metadata(&consumer));
+    assert!(matches!(refused, Err(TransactionError::Fatal(_))), "{refused:?}");
+    // And it stays so, without asking anybody.
+    let refused = old.publish(&[event(&connections, "twice")], 2, &metadata(&consumer));
+    assert!(matches!(refused, Err(TransactionError::Fatal(_))), "{refused:?}");
+    new.publish(&[event(&connections, "b")], 2, &metadata(&consumer)).expect("it commits");
+    assert_eq!(published(&connections), ["a", "b"]);
+    assert_eq!(committed(&connections, &consumer), Some(Offset::Offset(2)));
+}
+
+#[test]
+fn a_stale_generation_aborts_and_the_producer_goes_on() {
+    let connections = connections();
+    let first = member(&connections);
+    let stale = metadata(&first);
+    drop(first);
+    let second = member(&connections);
+    let producer = start(&connections);
+    for _ in 0..2 {
+        let refused = producer.publish(&[event(&connections, "a")], 1, &stale);
+        assert!(matches!(refused, Err(TransactionError::Aborted(_))), "{refused:?}");
+    }
+    assert_eq!(published(&connections), Vec::<String>::new());
+    producer.publish(&[event(&connections, "a")], 1, &metadata(&second)).expect("it commits");
+    assert_eq!(published(&connections), ["a"]);
+    assert_eq!(committed(&connections, &second), Some(Offset::Offset(1)));
+}
+
+#[test]
+fn one_record_that_fails_keeps_the_whole_batch_out() {
+    let connections = connections();
+    let consumer = member(&connections);
+    let producer = start(&connections);
+    // Too large for the topic, so only the broker refuses it; too large for anybody; no such partition; none at all.
+    let too_large = event(&connections, &random_text(3 << 19));
+    let far_too_large = event(&connections, &random_text(3 << 20));
+    let nowhere = OutRecord { partition: 7, ..event(&connections, "nowhere") };
+    let any = OutRecord { partition: -1, ..event(&connections, "any") };
+    for (n, bad) in [too_large, far_too_large, nowhere, any].into_iter().enumerate() {
+        let batch = [event(&connections, "good"), bad, event(&connections, "good")];
+        let refused = producer.publish(&batch, 3, &metadata(&consumer));
+        assert!(matches!(refused, Err(TransactionError::Aborted(_))), "case {n}: {refused:?}");
+        assert_eq!(published(&connections), Vec::<String>::new(), "case {n}");
+    }
+    producer.publish(&[event(&connections, "a")], 1, &metadata(&consumer)).expect("it commits");
+    assert_eq!(published(&connections), ["a"]);
+    assert_eq!(committed(&connections, &consumer), Some(Offset::Offset(1)));
+}
+
+#[test]
+fn a_commit_does_not_wait_out_a_polling_interval() {
+    let connections = connections();
+    let consumer = member(&connections);
+    let producer = start(&connections);
+    let batch: Vec<OutRecord> = (0..100).map(|n| event(&connections, &n.to_string())).collect();
+    let mut took: Vec<Duration> = (1..=20)
+        .map(|n| {
+            let began = Instant::now();
+            producer.publish(&batch, n, &metadata(&consumer)).expect("it commits");
+            began.elapsed()
+        })
+        .collect();
+    took.sort();
+    println!("100 records, begin to commit: fastest {:?}, median {:?}, slowest {:?}", took[0], took[10], took[19]);
+    // With a record in flight at the commit, or the default back-off, every single one takes 100 ms and more.
+    assert!(took[0] < Duration::from_millis(90), "even the fastest took {:?}", took[0]);
+}
+
+#[test]
+fn a_frozen_broker_ends_a_transaction_in_time_and_nothing_appears_twice() {
+    let (broker, connections) = own_broker();
+    let consumer = member(&connections);
+    let producer = start(&connections);
+    producer.publish(&[event(&connections, "a")], 1, &metadata(&consumer)).expect("it commits");
+    let handed_over = metadata(&consumer);
+    broker.pause().expect("it runs");
+    let began = Instant::now();
+    let failed = producer.publish(&[event(&connections, "b")], 2, &handed_over);
+    assert!(failed.is_err());
+    assert!(began.elapsed() < connections.transaction_timeout, "took {:?}", began.elapsed());
+    broker.resume().expect("it is paused");
+    drop(producer);
+
+    let producer = testkit::wait_for(PATIENCE, "a new producer", || LaneProducer::start(&connections, 0).ok());
+    let before = published(&connections);
+    assert!(before == ["a"] || before == ["a", "b"], "{before:?}");
+    drop(consumer);
+    let consumer = member(&connections);
+    producer.publish(&[event(&connections, "c")], 3, &metadata(&consumer)).expect("it commits");
+    assert_eq!(published(&connections), [before, vec!["c".to_owned()]].concat());
+}
