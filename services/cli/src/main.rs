@@ -1,2 +1,115 @@
-//! The command line of Doorbuster.
-fn main() {}
+//! The command line of Doorbuster: runs the services, sets up what they need, and shows and proves what they did.
+//!
+//! One file a verb. A verb that changes something prints its plan and acts only with `--apply`. Exit codes, the same for all:
+//! 0 done, or equal; 1 refused, or different; 2 could not be done, or could not tell; 64 the command line makes no sense.
+
+mod audit;
+mod connect;
+mod demo;
+mod lag;
+mod load;
+mod migrate;
+mod output;
+mod run;
+mod stack;
+mod time;
+mod token;
+mod topics;
+mod voucher;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Done, or equal.
+const OK: u8 = 0;
+/// Refused by the log, or different.
+const DIFFERENT: u8 = 1;
+/// Could not be done, or could not tell.
+const UNKNOWN: u8 = 2;
+/// The command line makes no sense (EX_USAGE of sysexits.h).
+const USAGE: u8 = 64;
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done, or equal; 1 refused, or different; 2 could not be done, or could not tell; 64 wrong usage.
+
+The servers are those of the variables DOORBUSTER_KAFKA, DOORBUSTER_REDIS, DOORBUSTER_POSTGRES and DOORBUSTER_REGISTRY; where one
+is not set, that of the stack that `doorbuster up` started in this folder.
+
+Examples:
+  doorbuster demo                        a whole sale on servers of its own, with the proof at the end
+  doorbuster up                          start Kafka, Redis, Postgres and a schema registry, and keep them
+  doorbuster topics apply --apply        make the topics, register the schemas
+  doorbuster migrate --apply             bring the database to this version
+  doorbuster run orders                  run one of the three services in the foreground
+  doorbuster audit                       prove that no unit was lost or sold twice";
+
+/// A flash-sale order system on an event log.
+#[derive(Parser)]
+#[command(name = "doorbuster", version, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Up(stack::UpArgs),
+    Down(stack::DownArgs),
+    Status(stack::StatusArgs),
+    #[command(hide = true)]
+    Keep(stack::KeepArgs),
+    Run(run::Args),
+    #[command(subcommand)]
+    Topics(topics::Verb),
+    Migrate(migrate::Args),
+    #[command(subcommand)]
+    Voucher(voucher::Verb),
+    Token(token::Args),
+    Audit(audit::Args),
+    Lag(lag::Args),
+    Load(load::Args),
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Only a closed terminal can make this fail, and then nobody reads the message.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USAGE } else { OK });
+        }
+    };
+    match execute(cli.verb) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("doorbuster: {error:#}");
+            ExitCode::from(UNKNOWN)
+        }
+    }
+}
+
+fn execute(verb: Verb) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(async {
+        match verb {
+            Verb::Up(args) => stack::up(args),
+            Verb::Down(args) => stack::down(args),
+            Verb::Status(args) => stack::status(args),
+            Verb::Keep(args) => stack::keep(args),
+            Verb::Run(args) => run::execute(args).await,
+            Verb::Topics(verb) => topics::execute(verb).await,
+            Verb::Migrate(args) => migrate::execute(args).await,
+            Verb::Voucher(verb) => voucher::execute(verb).await,
+            Verb::Token(args) => token::execute(args),
+            Verb::Audit(args) => audit::execute(args).await,
+            Verb::Lag(args) => lag::execute(args).await,
+            Verb::Load(args) => load::execute(args).await,
+            Verb::Demo(args) => demo::execute(args).await,
+        }
+    });
+    // A blocking call to a server that is away may still be running; nothing depends on it any more.
+    runtime.shutdown_background();
+    code
+}

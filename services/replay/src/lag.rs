@@ -6,7 +6,7 @@ use domain::Timestamp;
 use events::Codec;
 use infra::{
     config::Connections,
-    kafka::{CALL_TIMEOUT, LogError, PartitionReader, client_config},
+    kafka::{CALL_TIMEOUT, LogError, PartitionReader, client_config, partition_count},
 };
 use rdkafka::{
     Offset, TopicPartitionList,
@@ -49,7 +49,7 @@ impl Lag {
 }
 
 /// Looks at every partition of the topics.
-pub async fn lag(connections: &Connections, codec: &Codec, partitions: i32) -> Result<Lag, ReplayError> {
+pub async fn lag(connections: &Connections, codec: &Codec) -> Result<Lag, ReplayError> {
     let client = infra::postgres::connect(connections).await?;
     let sql = "SELECT partition, next_offset FROM lane_positions WHERE topic = $1";
     let rows = client.query(sql, &[&connections.topics.requests]).await?;
@@ -59,6 +59,7 @@ pub async fn lag(connections: &Connections, codec: &Codec, partitions: i32) -> R
         .collect::<Result<HashMap<i32, i64>, tokio_postgres::Error>>()?;
     let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
     let look = move || {
+        let partitions = partition_count(&connections, &connections.topics.requests)?;
         let settled = settled(&connections, partitions)?;
         let all: Vec<i32> = (0..partitions).collect();
         let one = |partition| {

@@ -1,0 +1,95 @@
+//! `audit`: proves that no unit was lost or sold twice, over Redis, the log and Postgres.
+
+use std::time::Duration;
+
+use replay::{Audit, AuditOptions, Verdict};
+
+use crate::{DIFFERENT, OK, UNKNOWN, connect, output, time};
+
+const EXAMPLES: &str = "\
+The log is folded from its beginning and compared with every row of Postgres at the very offsets the lanes had reached, and with
+every number of Redis at the voucher_seq it had reached. May be run while a sale goes on: what is on its way is counted, not blamed.
+
+Exit code: 0 equal; 1 different; 2 could not tell.
+
+Examples:
+  doorbuster audit
+  doorbuster audit --json";
+
+/// Prove that no unit was lost or sold twice
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How long to wait for what is on its way
+    #[arg(long, default_value = "10s", value_parser = time::parse_millis)]
+    patience: i64,
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
+    let connections = connect::connections()?;
+    let codec = connect::codec(&connections).await?;
+    let patience = Duration::from_millis(u64::try_from(args.patience).unwrap_or(0));
+    let audit = replay::audit(&connections, &codec, AuditOptions { patience }).await;
+    if args.json {
+        output::json(&audit)?
+    } else {
+        print(&audit)
+    }
+    Ok(code_of(&audit.verdict))
+}
+
+pub(crate) fn code_of(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Equal => OK,
+        Verdict::Different { .. } => DIFFERENT,
+        Verdict::CannotTell { .. } => UNKNOWN,
+    }
+}
+
+fn print(audit: &Audit) {
+    let heading = ["VOUCHER", "TOTAL", "LEFT", "SOLD", "SEQ", "REDIS STOCK", "RESERVED", "SOLD", "SEQ"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let or_dash = |number: Option<i64>| number.map_or("-".to_owned(), |n| n.to_string());
+    rows.extend(audit.vouchers.iter().map(|v| {
+        let log = [v.total, v.remaining, v.sold, v.seq].map(|n| n.to_string());
+        let redis = [v.redis_stock, v.redis_reserved, v.redis_sold, v.redis_seq].map(or_dash);
+        [vec![v.voucher.to_string()], log.to_vec(), redis.to_vec()].concat()
+    }));
+    if rows.len() > 1 {
+        output::table(&rows);
+    }
+    output::line(&format!(
+        "{} requests, {} events on {} partitions; {} rows of orders; {} dead letters; {} undecided, {} in flight; {:.1} s",
+        audit.requests,
+        audit.events,
+        audit.partitions,
+        audit.order_rows,
+        audit.dead_letters,
+        audit.undecided,
+        audit.in_flight,
+        audit.seconds
+    ));
+    print_verdict(&audit.verdict);
+}
+
+pub(crate) fn print_verdict(verdict: &Verdict) {
+    match verdict {
+        Verdict::Equal => output::line(&output::green("equal: Redis, the log and Postgres tell the same story")),
+        Verdict::Different { counts, first } => {
+            let counted: Vec<String> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+            output::line(&output::red(&format!("different: {}", counted.join(", "))));
+            first.iter().for_each(|d| output::line(&format!("  {}: {}", d.kind, d.what)));
+            let named = first.len() as u64;
+            let more = counts.values().sum::<u64>().saturating_sub(named);
+            if more > 0 {
+                output::line(&format!("  and {more} more"));
+            }
+        }
+        Verdict::CannotTell { reasons } => {
+            output::line(&output::red("could not tell:"));
+            reasons.iter().for_each(|reason| output::line(&format!("  {reason}")));
+        }
+    }
+}

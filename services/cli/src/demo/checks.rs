@@ -1,0 +1,59 @@
+//! What must hold at the end of the demo.
+
+use load::Report;
+use replay::{Audit, Verdict};
+
+use super::fates::Fates;
+
+/// One thing that must hold.
+pub(super) struct Check {
+    pub(super) what: String,
+    pub(super) holds: bool,
+}
+
+/// `settled`: whether everything came to rest; `ended`: whether the services ended well, where they were asked to.
+pub(super) fn all(
+    units: i64,
+    report: &Report,
+    fates: &Fates,
+    audit: &Audit,
+    settled: Result<(), String>,
+    ended: Option<Result<(), String>>,
+) -> Vec<Check> {
+    let accepted = report.accepted_buyers();
+    let mut checks = vec![
+        Check {
+            what: "conservation: Redis, the log and Postgres tell the same story".to_owned(),
+            holds: audit.verdict == Verdict::Equal,
+        },
+        sold(units, report, fates),
+        Check {
+            what: match fates.missing(report) {
+                0 => format!("each of the {accepted} buyers answered 202 has exactly one fate"),
+                missing => format!("{missing} orders answered 202 have no fate"),
+            },
+            holds: fates.missing(report) == 0 && fates.decided_twice() == 0,
+        },
+        Check {
+            what: "nobody was given two orders for one wish".to_owned(),
+            holds: report.visits.iter().all(|visit| visit.orders.len() <= 1),
+        },
+    ];
+    let outcome = |name: &str, outcome: Result<(), String>| match outcome {
+        Ok(()) => Check { what: name.to_owned(), holds: true },
+        Err(problem) => Check { what: format!("{name}: {problem}"), holds: false },
+    };
+    checks.push(outcome("everything accepted was decided and settled, nothing is in flight", settled));
+    checks.extend(ended.map(|ended| outcome("the services ended well on SIGTERM and never had to be started again", ended)));
+    checks
+}
+
+/// Exactly as many units are sold as there are, or as are wanted. A buyer who never got an answer may or may not have ordered.
+fn sold(units: i64, report: &Report, fates: &Fates) -> Check {
+    let unsure = report.visits.iter().filter(|v| v.orders.is_empty() && v.last.may_retry()).count() as i64;
+    let wanted = report.visits.len() as i64;
+    let (least, most) = (units.min(wanted - unsure), units.min(wanted));
+    let sold = i64::try_from(fates.confirmed()).unwrap_or(i64::MAX);
+    let expected = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    Check { what: format!("{sold} units sold of {units}, {expected} expected"), holds: (least..=most).contains(&sold) }
+}

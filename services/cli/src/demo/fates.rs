@@ -1,0 +1,138 @@
+//! What became of each order, and when everybody could see it: read from `order-events` as the sale goes on.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow};
+use domain::{EventBody, OrderId};
+use events::Codec;
+use infra::{
+    config::Connections,
+    kafka::{ClientLog, client_config},
+};
+use load::{Quantiles, Report};
+use rdkafka::{
+    Message, Offset, TopicPartitionList,
+    config::FromClientConfigAndContext,
+    consumer::{BaseConsumer, Consumer},
+};
+
+/// Longest wait for one record; also how late the end is noticed.
+const POLL: Duration = Duration::from_millis(50);
+
+/// One order's fate.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    confirmed: bool,
+    /// Events that decided it: one, if all is well.
+    decisions: u32,
+    seen: Instant,
+}
+
+/// The fates of all orders of one partition.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fates(HashMap<OrderId, Fate>);
+
+impl Fates {
+    pub(super) fn confirmed(&self) -> u64 {
+        self.0.values().filter(|fate| fate.confirmed).count() as u64
+    }
+
+    pub(super) fn rejected(&self) -> u64 {
+        self.0.len() as u64 - self.confirmed()
+    }
+
+    /// Orders that were decided more than once.
+    pub(super) fn decided_twice(&self) -> usize {
+        self.0.values().filter(|fate| fate.decisions > 1).count()
+    }
+
+    /// Accepted orders that have no fate.
+    pub(super) fn missing(&self, report: &Report) -> usize {
+        accepted(report).filter(|(id, _)| id.is_none_or(|id| !self.0.contains_key(&id))).count()
+    }
+
+    /// From the intended click to the event that everybody can read.
+    pub(super) fn visible_after(&self, report: &Report) -> Quantiles {
+        let mut quantiles = Quantiles::new();
+        for (id, intended) in accepted(report) {
+            if let Some(fate) = id.and_then(|id| self.0.get(&id)) {
+                quantiles.record(fate.seen.saturating_duration_since(intended));
+            }
+        }
+        quantiles
+    }
+}
+
+/// Every order id that was answered with 202 (`None`: one that is no order id), and when its buyer meant to click.
+fn accepted(report: &Report) -> impl Iterator<Item = (Option<OrderId>, Instant)> {
+    report.visits.iter().flat_map(|visit| visit.orders.iter().map(|id| (OrderId::parse(id).ok(), visit.intended)))
+}
+
+/// Reads one partition of `order-events` from its beginning on a thread of its own.
+pub(super) struct Tail {
+    fates: Arc<Mutex<Fates>>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Tail {
+    pub(super) fn start(connections: &Connections, codec: Codec, partition: i32) -> anyhow::Result<Self> {
+        let mut config = client_config(connections);
+        config.set("group.id", connections.group("demo")).set("enable.auto.commit", "false");
+        config.set("isolation.level", "read_committed").set("auto.offset.reset", "error");
+        let consumer: BaseConsumer<ClientLog> = BaseConsumer::from_config_and_context(&config, ClientLog)?;
+        let mut assigned = TopicPartitionList::new();
+        assigned.add_partition_offset(&connections.topics.events, partition, Offset::Beginning)?;
+        consumer.assign(&assigned)?;
+        let (fates, stop) = (Arc::new(Mutex::new(Fates::default())), Arc::new(AtomicBool::new(false)));
+        let (seen, ended) = (Arc::clone(&fates), Arc::clone(&stop));
+        let thread = thread::Builder::new().name("fates".to_owned()).spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                let Some(record) = consumer.poll(POLL) else { continue };
+                let record = match record {
+                    Ok(record) => record,
+                    // The client mends a lost connection itself; what it cannot mend shows as orders without a fate.
+                    Err(error) => {
+                        tracing::warn!(%error, "reading order-events");
+                        continue;
+                    }
+                };
+                let event =
+                    codec.decode_event(record.payload().unwrap_or_default(), partition).context("cannot read an event")?;
+                let confirmed = matches!(event.body, EventBody::OrderConfirmed { .. });
+                if let EventBody::OrderConfirmed { order_id, .. } | EventBody::OrderRejected { order_id, .. } = event.body {
+                    let now = Instant::now();
+                    let mut fates = lock(&seen);
+                    let fate = fates.0.entry(order_id).or_insert(Fate { confirmed, decisions: 0, seen: now });
+                    fate.decisions += 1;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Self { fates, stop, thread })
+    }
+
+    /// Accepted orders that have no fate yet.
+    pub(super) fn without_fate(&self, report: &Report) -> usize {
+        lock(&self.fates).missing(report)
+    }
+
+    /// Ends the reading and gives all that was read.
+    pub(super) fn finish(self) -> anyhow::Result<Fates> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the thread that reads order-events failed"))??;
+        Ok(lock(&self.fates).clone())
+    }
+}
+
+fn lock(fates: &Mutex<Fates>) -> MutexGuard<'_, Fates> {
+    fates.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,45 @@
+//! `lag`: how far the lanes and compensation are behind.
+
+use crate::{DIFFERENT, OK, connect, output};
+
+const EXAMPLES: &str = "\
+Exit code: 0 nobody is behind; 1 somebody is.
+
+Examples:
+  doorbuster lag
+  until doorbuster lag; do sleep 1; done";
+
+/// Show how far the lanes and compensation are behind
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Also the partitions that are not behind
+    #[arg(long)]
+    all: bool,
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
+    let connections = connect::connections()?;
+    let codec = connect::codec(&connections).await?;
+    let lag = replay::lag(&connections, &codec).await?;
+    let code = if lag.is_none() { OK } else { DIFFERENT };
+    if args.json {
+        output::json(&lag)?;
+        return Ok(code);
+    }
+    let mut rows = vec![["PARTITION", "UNDECIDED", "UNPUBLISHED", "UNSETTLED", "OLDEST (S)"].map(str::to_owned).to_vec()];
+    let shown = lag.partitions.iter().filter(|p| args.all || p.undecided + p.unpublished + p.unsettled > 0);
+    rows.extend(shown.map(|p| {
+        let oldest = p.oldest_seconds.map_or("-".to_owned(), |s| format!("{s:.1}"));
+        [[p.partition as i64, p.undecided, p.unpublished, p.unsettled].map(|n| n.to_string()).to_vec(), vec![oldest]].concat()
+    }));
+    if rows.len() > 1 {
+        output::table(&rows);
+    }
+    if lag.is_none() {
+        output::line(&output::green("nobody is behind"));
+    }
+    Ok(code)
+}

@@ -1,0 +1,81 @@
+//! Instants and durations as people write them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use domain::Timestamp;
+
+/// The instant now, by this machine's clock.
+pub(crate) fn now() -> Timestamp {
+    let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+    Timestamp(i64::try_from(millis).unwrap_or(i64::MAX))
+}
+
+/// `now`, `+10m` or `-1h` from now, or RFC 3339 with its offset (`2026-11-27T09:00:00+01:00`): an instant without one would be
+/// somebody's local time.
+pub(crate) fn parse_instant(text: &str) -> Result<Timestamp, String> {
+    if text == "now" {
+        return Ok(now());
+    }
+    if let Some(later) = text.strip_prefix('+') {
+        return Ok(now().plus(parse_millis(later)?));
+    }
+    if let Some(earlier) = text.strip_prefix('-') {
+        return Ok(now().plus(-parse_millis(earlier)?));
+    }
+    let instant = OffsetDateTime::parse(text, &Rfc3339)
+        .map_err(|e| format!("{e}; write now, +10m, -1h or an instant with its offset such as 2026-11-27T09:00:00+01:00"))?;
+    i64::try_from(instant.unix_timestamp_nanos().div_euclid(1_000_000)).map(Timestamp).map_err(|e| e.to_string())
+}
+
+/// `500ms`, `10s`, `15m`, `2h`, `1d`, as milliseconds.
+pub(crate) fn parse_millis(text: &str) -> Result<i64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err("write a whole number with its unit: 500ms, 10s, 15m, 2h or 1d".to_owned()),
+    };
+    let number: i64 = text[..digits].parse().map_err(|e| format!("{e}"))?;
+    number.checked_mul(unit).ok_or_else(|| "too long".to_owned())
+}
+
+/// As RFC 3339 in UTC, to the millisecond.
+pub(crate) fn format_instant(at: Timestamp) -> String {
+    let nanos = i128::from(at.0) * 1_000_000;
+    let formatted = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok().and_then(|t| t.format(&Rfc3339).ok());
+    formatted.unwrap_or_else(|| format!("{} ms", at.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_need_an_offset_and_keep_their_milliseconds() {
+        assert_eq!(parse_instant("1970-01-01T01:00:00.5+01:00"), Ok(Timestamp(500)));
+        assert_eq!(parse_instant("1969-12-31T23:59:59.9995Z"), Ok(Timestamp(-1)));
+        assert!(parse_instant("2026-11-27T09:00:00").is_err());
+        assert_eq!(format_instant(Timestamp(1_500)), "1970-01-01T00:00:01.5Z");
+    }
+
+    #[test]
+    fn relative_instants_count_from_now() {
+        let ahead = parse_instant("+10m").unwrap().0 - now().0;
+        assert!((599_000..=600_000).contains(&ahead));
+        let back = parse_instant("-1h").unwrap().0 - now().0;
+        assert!((-3_600_000..-3_599_000).contains(&back));
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(parse_millis("15m"), Ok(900_000));
+        assert_eq!(parse_millis("500ms"), Ok(500));
+        for bad in ["", "5", "m", "1.5s", "-1s", "9223372036854775807d"] {
+            assert!(parse_millis(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Appends one request and waits for the event that answers it.
+
+use std::{
+    ops::ControlFlow,
+    sync::Arc,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use domain::{Event, EventBody, RefusalReason, Request, RequestBody, VoucherId};
+use events::Codec;
+use infra::{
+    config::Connections,
+    kafka::{PartitionReader, Record},
+};
+use publish::{Delivery, RequestProducer};
+use uuid::Uuid;
+
+use super::Act;
+use crate::{DIFFERENT, OK, UNKNOWN, connect, output};
+
+/// Pause between two looks at the log's end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Prints the plan; with `--apply` appends the request to `partition` and prints what was decided.
+pub(super) async fn ask(act: &Act, voucher: VoucherId, partition: i32, body: RequestBody, plan: &str) -> anyhow::Result<u8> {
+    if !act.apply {
+        output::line(plan);
+        output::line("nothing was changed: add --apply to do it");
+        return Ok(OK);
+    }
+    let connections = connect::connections()?;
+    let codec = connect::codec(&connections).await?;
+    let request = Request { id: Uuid::new_v4(), voucher_id: voucher, actor: act.actor.clone(), reason: act.reason.clone(), body };
+    let wait = Duration::from_millis(u64::try_from(act.wait).unwrap_or(0));
+    match decide(&connections, &codec, partition, &request, wait).await? {
+        Some(event) => report(act, &event),
+        None => {
+            output::line(&format!(
+                "the request {} is in the log, but was not decided within {} s: is `doorbuster run orders` running?",
+                request.id,
+                wait.as_secs()
+            ));
+            Ok(UNKNOWN)
+        }
+    }
+}
+
+/// Appends the request and gives the event that answers it; `None` if none came within `wait`. An error says that the request is
+/// certainly not in the log.
+pub(crate) async fn decide(
+    connections: &Connections,
+    codec: &Codec,
+    partition: i32,
+    request: &Request,
+    wait: Duration,
+) -> anyhow::Result<Option<Event>> {
+    let events = connections.topics.events.clone();
+    let for_reader = connections.clone();
+    // Before the request is sent, so that its answer cannot be missed.
+    let (reader, from) = tokio::task::spawn_blocking(move || {
+        let reader = PartitionReader::open(&for_reader, &events, partition)?;
+        let from = reader.ends()?.stable;
+        anyhow::Ok((reader, from))
+    })
+    .await??;
+    let producer = RequestProducer::new(connections, codec.clone()).context("cannot make a producer")?;
+    match producer.send(partition, request).await {
+        Delivery::Persisted { .. } => (),
+        Delivery::NotPersisted { reason } => bail!("the request did not get into the log: {reason}"),
+        Delivery::Unknown { reason } => {
+            tracing::warn!(reason, "the request may or may not be in the log; waiting for its answer")
+        }
+    }
+    let (codec, id) = (codec.clone(), request.id);
+    let given_up = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&given_up);
+    let answer = tokio::task::spawn_blocking(move || wait_for(reader, from, &codec, id, wait, &stop)).await?;
+    given_up.store(true, Ordering::Relaxed);
+    answer
+}
+
+fn wait_for(
+    mut reader: PartitionReader,
+    mut from: i64,
+    codec: &Codec,
+    id: Uuid,
+    wait: Duration,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Event>> {
+    let deadline = Instant::now() + wait;
+    let mut found = None;
+    while Instant::now() < deadline && !stop.load(Ordering::Relaxed) {
+        let end = reader.ends()?.stable;
+        if end == from {
+            std::thread::sleep(LOOK_EVERY);
+            continue;
+        }
+        let mut each = |record: Record| {
+            // Records of other kinds and schemas are somebody else's answers.
+            match codec.decode_event(&record.payload, record.partition) {
+                Ok(event) if event.request_id == id => {
+                    found = Some(event);
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        };
+        reader.read(from, end, &mut each)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        from = end;
+    }
+    Ok(None)
+}
+
+fn report(act: &Act, event: &Event) -> anyhow::Result<u8> {
+    let refusal = match &event.body {
+        EventBody::RequestRefused { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    if act.json {
+        output::json(event)?;
+    } else if let Some(reason) = refusal {
+        output::line(&output::red(&format!("refused: {} ({})", reason.as_str(), explain(reason))));
+    } else {
+        output::line(&output::green(&describe(event)));
+    }
+    Ok(if refusal.is_some() { DIFFERENT } else { OK })
+}
+
+fn describe(event: &Event) -> String {
+    let name = event.voucher_id.as_ref().map_or("?", VoucherId::as_str);
+    let what = match &event.body {
+        EventBody::VoucherOpened(terms) => {
+            format!("opened on partition {} with {} units, terms version 1", terms.partition, terms.total)
+        }
+        EventBody::VoucherChanged { state, total, terms_version } => {
+            format!("is {}, {total} units in all, {} left, terms version {terms_version}", state.as_str(), event.remaining)
+        }
+        other => other.name().to_owned(),
+    };
+    format!("voucher {name} {what} (event {} of this voucher)", event.voucher_seq)
+}
+
+fn explain(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::StaleTerms => "its terms were changed meanwhile; look at them again with `voucher show`, then repeat",
+        RefusalReason::AlreadyPublished => "a voucher of this id is on sale or was; ids are never used twice",
+        RefusalReason::InvalidTerms => "such a sale makes no sense: check units, limit, window and price",
+        RefusalReason::Closed => "the voucher is closed for good",
+        RefusalReason::NoChange => "it is so already",
+        RefusalReason::BelowSold => "more units than that are sold already",
+        RefusalReason::UnknownVoucher => "the partition's lane does not know this voucher",
+        _ => "see docs/ARCHITECTURE.md, what decide says",
+    }
+}
