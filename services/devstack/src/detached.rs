@@ -22,8 +22,7 @@ use signal_hook::{
 };
 
 use crate::{
-    Endpoints, ProcessId, Result, START_DEADLINE, STOP_DEADLINE, Stack, StackError, StackOptions,
-    ask, endpoints,
+    Endpoints, ProcessId, Result, START_DEADLINE, STOP_DEADLINE, Stack, StackError, StackOptions, ask, endpoints,
     folder::{self, Folder},
     logs, ports, registry,
 };
@@ -102,13 +101,13 @@ pub fn up_with_keeper(program: &Path, dir: &Path, options: StackOptions) -> Resu
     let folder = Folder::open(Some(dir))?;
     let dir = folder.path();
     let servers = status(dir)?;
-    if let Some(Record { keeper, outcome: Outcome::Ready { endpoints, .. } }) = record(dir) {
-        if keeper.is_alive() {
-            if servers.iter().all(|server| server.state == ServerState::Answering) {
-                return Ok(endpoints);
-            }
-            down(dir)?;
+    if let Some(Record { keeper, outcome: Outcome::Ready { endpoints, .. } }) = record(dir)
+        && keeper.is_alive()
+    {
+        if servers.iter().all(|server| server.state == ServerState::Answering) {
+            return Ok(endpoints);
         }
+        down(dir)?;
     }
     let options = StackOptions { dir: Some(dir.to_path_buf()), ports: earlier_ports(dir, &options), ..options };
     write_json(&dir.join(OPTIONS), &options)?;

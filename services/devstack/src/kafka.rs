@@ -41,9 +41,8 @@ pub fn start(options: KafkaOptions) -> Result<Server> {
     Server::start("kafka", folder, &[options.port, 0], |folder, ports| {
         let properties = folder.join("server.properties");
         folder::write(&properties, server_properties(&folder.join("data"), ports[0], ports[1], &options.properties))?;
-        let mut args: Vec<String> = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut args: Vec<String> =
+            ["-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"].map(str::to_owned).to_vec();
         if !options.c2 {
             args.push("-XX:TieredStopAtLevel=1".to_owned());
         }
@@ -149,6 +148,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
+# A killed broker may register again only when its old session is over: after 9 s by default.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 # So that tests need not wait long for a dead member or a dead transaction to be noticed.
 group.min.session.timeout.ms=1000
 group.consumer.min.session.timeout.ms=1000

@@ -39,16 +39,18 @@ pub fn kept_logs() -> PathBuf {
 pub(crate) fn folder() -> Result<PathBuf> {
     let folder = env::var_os(NATIVE).map_or_else(|| checkout().join(".cache/native"), PathBuf::from);
     // The script writes this file last.
-    if folder.join("key").is_file() { Ok(folder) } else { Err(missing("the folder .cache/native with Kafka and the schema registry")) }
+    if folder.join("key").is_file() {
+        Ok(folder)
+    } else {
+        Err(missing("the folder .cache/native with Kafka and the schema registry"))
+    }
 }
 
 /// The files with this ending in a folder, by name.
 pub(crate) fn files_ending(folder: &Path, ending: &str) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder).map_err(StackError::system(format!("list {}", folder.display())))?;
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(ending))
-        .collect();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).filter(|name| name.ends_with(ending)).collect();
     names.sort();
     if names.is_empty() { Err(missing(&format!("a file *{ending} in {}", folder.display()))) } else { Ok(names) }
 }

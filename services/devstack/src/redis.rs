@@ -37,9 +37,10 @@ pub fn start(options: RedisOptions) -> Result<Server> {
         folder::make(&data)?;
         let port = ports[0];
         let appendonly = if options.aof { "yes" } else { "no" };
-        let mut args: Vec<String> = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", appendonly]
-            .map(str::to_owned)
-            .to_vec();
+        let mut args: Vec<String> =
+            ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", appendonly]
+                .map(str::to_owned)
+                .to_vec();
         args.extend(["--maxmemory-policy", "noeviction", "--dir"].map(str::to_owned));
         args.push(data.to_string_lossy().into_owned());
         args.extend(options.args.iter().cloned());

@@ -11,14 +11,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use crate::{
-    Result, StackError,
-    folder::Folder,
-    logs,
-    pid::ProcessId,
-    ports,
-    spawn::Launch,
-};
+use crate::{Result, StackError, folder::Folder, logs, pid::ProcessId, ports, spawn::Launch};
 
 /// From the launch to the first answer. The slowest takes 4 s on two idle cores; a machine that also compiles needs more.
 pub const START_DEADLINE: Duration = Duration::from_secs(90);

@@ -109,7 +109,8 @@ impl Stack {
             let redis = scope.spawn(|| redis::start(redis_options));
             let both = if options.registry_data {
                 let postgres = postgres::start(postgres_options);
-                let registry = postgres.as_ref().ok().map(|server| registry::start(registry_options(Some(server.endpoint().to_owned()))));
+                let registry =
+                    postgres.as_ref().ok().map(|server| registry::start(registry_options(Some(server.endpoint().to_owned()))));
                 (postgres, registry)
             } else {
                 let registry = scope.spawn(|| registry::start(registry_options(None)));

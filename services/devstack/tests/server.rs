@@ -51,7 +51,9 @@ fn a_killed_postgres_leaves_no_child_and_has_its_data_again() {
     postgres::query(server.endpoint(), "create table t as select 1 as x").unwrap();
     let endpoint = server.endpoint().to_owned();
     let busy = thread::spawn(move || postgres::query(&endpoint, "select pg_sleep(600)"));
-    while postgres::query(server.endpoint(), "select 1 from pg_stat_activity where query = 'select pg_sleep(600)'").unwrap() != "1" {}
+    while postgres::query(server.endpoint(), "select 1 from pg_stat_activity where query = 'select pg_sleep(600)'").unwrap()
+        != "1"
+    {}
     let processes = with_children(server.process());
     server.kill();
     assert!(busy.join().unwrap().is_err());
@@ -59,6 +61,15 @@ fn a_killed_postgres_leaves_no_child_and_has_its_data_again() {
     server.restart().unwrap();
     assert_eq!(postgres::query(server.endpoint(), "select x from t").unwrap(), "1");
     assert_eq!(postgres::query(server.endpoint(), "show timezone").unwrap(), "UTC");
+}
+
+#[test]
+fn postgres_runs_below_a_folder_that_only_its_owner_may_enter() {
+    // A temporary folder has mode 700, like /root, and Postgres is another user when we are root.
+    let private = tempfile::tempdir().unwrap();
+    let options = PostgresOptions { fsync: false, dir: Some(private.path().join("below")), ..PostgresOptions::default() };
+    let server = postgres::start(options).unwrap();
+    assert_eq!(postgres::query(server.endpoint(), "select 1").unwrap(), "1");
 }
 
 #[test]

@@ -45,9 +45,14 @@ const NO_SERVERS: u8 = 125;
 const TAIL: usize = 8;
 
 enum Call {
-    Exec { dir: Option<PathBuf>, command: Vec<OsString> },
+    Exec {
+        dir: Option<PathBuf>,
+        command: Vec<OsString>,
+    },
     /// The hidden verb of [`detached`].
-    Keep { dir: PathBuf },
+    Keep {
+        dir: PathBuf,
+    },
 }
 
 fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Call> {
