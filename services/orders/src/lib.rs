@@ -1,9 +1,111 @@
 //! The orders service: one consumer, a lane a partition.
+//!
+//! [`consumer`] polls `order-requests` and hands bounded batches to the [`lane`] of each assigned partition. A lane decides a batch in one
+//! Postgres transaction and publishes the events in one Kafka transaction; [`recover`] finds out where a partition stands after anything
+//! went wrong; [`next_step`] is the table of what can go wrong.
 
-use infra::{config::Env, shutdown::CancellationToken};
+mod assignment;
+mod config;
+mod consumer;
+mod decide_batch;
+mod lane;
+mod mailbox;
+mod metrics;
+mod next_step;
+mod probe;
+mod recover;
+mod watchdog;
+
+use std::{collections::BTreeMap, sync::Arc, thread};
+
+use anyhow::{Context, anyhow};
+pub use config::OrdersConfig;
+use events::{Codec, Registry};
+use infra::{config::Env, kafka, postgres, shutdown::CancellationToken, telemetry};
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
+
+use crate::{
+    mailbox::{Health, Mailbox},
+    metrics::Metrics,
+    probe::Probe,
+    watchdog::Beats,
+};
+
+/// Connections for the check at start; lanes have connections of their own.
+const START_CONNECTIONS: usize = 1;
+
+/// What every part of the service shares.
+struct Service {
+    config: OrdersConfig,
+    codec: Codec,
+    probe: Probe,
+    metrics: Metrics,
+    beats: Beats,
+    /// The runtime on which the registry's client lives.
+    handle: Handle,
+    /// The lane of each assigned partition.
+    lanes: Mutex<BTreeMap<i32, Arc<Mailbox>>>,
+    /// Whether the group has ever given this process an answer, be it an empty one.
+    has_joined: Mutex<bool>,
+}
+
+impl Service {
+    fn readiness(&self) -> Result<(), String> {
+        if !*self.has_joined.lock() {
+            return Err("has not joined the consumer group yet".to_owned());
+        }
+        for (partition, lane) in self.lanes.lock().iter() {
+            match lane.health() {
+                Health::Recovering | Health::Working => {}
+                Health::Troubled(reason) => return Err(format!("partition {partition} is held up: {reason}")),
+                Health::Stopped(reason) => return Err(format!("partition {partition} has stopped: {reason}")),
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Runs the service until `stop`, then finishes what is in flight and returns.
+///
+/// Fails at start where a server, the topics, the tables, the schemas or a variable are not as they must be, and later where the group's
+/// consumer is beyond repair; whoever runs the process starts it again. Nothing that was decided can be lost by either.
 pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
-    let _ = (env, stop);
-    todo!()
+    let config = OrdersConfig::from_env(env)?;
+    let connections = config.connections.clone();
+    let checked = connections.clone();
+    let partitions = spawn_blocking(move || kafka::check_topics(&checked)).await??;
+    postgres::check_schema(&postgres::pool(&connections, START_CONNECTIONS)?).await?;
+    let codec = Codec::connect(&Registry::new(&connections.registry)?, &connections.topics).await?;
+    let (metrics, registry) = Metrics::new();
+    let service = Arc::new(Service {
+        codec,
+        probe: Probe::new(&connections).context("the reader of offsets cannot be made")?,
+        metrics,
+        beats: Beats::default(),
+        handle: Handle::current(),
+        lanes: Mutex::default(),
+        has_joined: Mutex::default(),
+        config,
+    });
+
+    let readiness = service.clone();
+    let ready: telemetry::Readiness = Arc::new(move || readiness.readiness());
+    // The listener answers until the lanes have ended: only then is there nothing to be seen any more.
+    let ended = CancellationToken::new();
+    let _end_listener = ended.clone().drop_guard();
+    let listening = telemetry::serve_admin(service.config.admin, Arc::new(registry), ready, ended)
+        .await
+        .with_context(|| format!("cannot listen on {} (DOORBUSTER_ORDERS_ADMIN)", service.config.admin))?;
+    telemetry::announce(env, &[("admin", listening)])?;
+    tracing::info!(partitions, group = connections.group("orders"), "orders is starting");
+    watchdog::start(&service).context("the watchdog cannot be started")?;
+    probe::measure_lag(&service).context("the lag's thread cannot be started")?;
+
+    let (done, outcome) = oneshot::channel();
+    thread::Builder::new()
+        .name("consumer".to_owned())
+        .spawn(move || drop(done.send(consumer::run(service, &stop))))
+        .context("the consumer's thread cannot be started")?;
+    outcome.await.map_err(|_| anyhow!("the consumer's thread panicked"))?
 }

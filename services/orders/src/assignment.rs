@@ -1,0 +1,122 @@
+//! One assignment of a partition, on the consumer's side: its number, its seek number, the requests that fill the next batch, and the lane.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use infra::kafka::Record;
+
+use crate::{
+    config::OrdersConfig,
+    mailbox::{Batch, Mailbox, Metadata},
+};
+
+/// Queued batches at which a paused partition goes on: before the lane runs dry, as fetching starts anew.
+const LOW_MARK: usize = 1;
+
+pub(crate) struct Assignment {
+    /// Counts assignments of this process; a partition that comes back gets a new one, and a new lane.
+    pub(crate) number: u64,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// Counts this assignment's seeks; 0: the lane has not said yet where to begin.
+    seek: u64,
+    open: VecDeque<Record>,
+    open_bytes: usize,
+    open_since: Instant,
+    is_paused: bool,
+}
+
+/// Bounds of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    records: usize,
+    bytes: usize,
+    wait: Duration,
+    queue: usize,
+}
+
+impl Bounds {
+    pub(crate) fn of(config: &OrdersConfig) -> Self {
+        Self { records: config.batch_records, bytes: config.batch_bytes, wait: config.batch_wait, queue: config.queue_batches }
+    }
+}
+
+impl Assignment {
+    pub(crate) fn new(number: u64, mailbox: Arc<Mailbox>) -> Self {
+        let open = VecDeque::new();
+        Self { number, mailbox, seek: 0, open, open_bytes: 0, open_since: Instant::now(), is_paused: true }
+    }
+
+    /// Takes a record that the consumer polled. What comes before the first seek is not wanted.
+    pub(crate) fn take(&mut self, record: Record) {
+        if self.seek == 0 {
+            return;
+        }
+        if self.open.is_empty() {
+            self.open_since = Instant::now();
+        }
+        self.open_bytes += record.payload.len();
+        self.open.push_back(record);
+    }
+
+    /// The consumer has moved to another offset: gives the new seek number.
+    pub(crate) fn sought(&mut self) -> u64 {
+        self.open.clear();
+        self.open_bytes = 0;
+        self.mailbox.forget_batches();
+        self.seek += 1;
+        self.is_paused = false;
+        self.seek
+    }
+
+    /// Whether requests wait here for their lane.
+    pub(crate) fn is_filling(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether a batch is to be handed over now: a full one while there is room, any one to an idle lane once it has waited.
+    pub(crate) fn is_due(&self, bounds: Bounds) -> bool {
+        let queued = self.mailbox.queued();
+        let is_full = self.open.len() >= bounds.records || self.open_bytes >= bounds.bytes;
+        self.is_filling() && ((is_full && queued < bounds.queue) || (queued == 0 && self.open_since.elapsed() >= bounds.wait))
+    }
+
+    /// Hands one batch over: consecutive offsets within the bounds, at least one record.
+    pub(crate) fn hand_over(&mut self, bounds: Bounds, metadata: &Metadata) {
+        let Some(first) = self.open.front().map(|r| r.offset) else { return };
+        let mut records = Vec::with_capacity(self.open.len().min(bounds.records));
+        let mut bytes = 0;
+        while let Some(record) = self.open.front() {
+            let belongs = records.is_empty()
+                || (record.offset == first + records.len() as i64
+                    && records.len() < bounds.records
+                    && bytes + record.payload.len() <= bounds.bytes);
+            if !belongs {
+                break;
+            }
+            bytes += record.payload.len();
+            records.extend(self.open.pop_front());
+        }
+        self.open_bytes = self.open_bytes.saturating_sub(bytes);
+        self.open_since = Instant::now();
+        self.mailbox.put(Batch { seek: self.seek, first, records }, metadata);
+    }
+
+    /// Whether the partition is to be paused (`Some(true)`) or resumed (`Some(false)`) now; the caller does it.
+    pub(crate) fn pause_change(&mut self, bounds: Bounds) -> Option<bool> {
+        if self.seek == 0 {
+            return None;
+        }
+        let queued = self.mailbox.queued();
+        let is_full = self.open.len() >= bounds.records || self.open_bytes >= bounds.bytes;
+        let change = match self.is_paused {
+            false if is_full && queued >= bounds.queue => true,
+            true if !is_full && queued <= LOW_MARK => false,
+            _ => return None,
+        };
+        self.is_paused = change;
+        Some(change)
+    }
+}

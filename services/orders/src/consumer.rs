@@ -1,0 +1,466 @@
+//! The one consumer of the process. It polls all the time, on a thread of its own, and is the only one who knows what is assigned.
+//!
+//! The rebalance hook runs inside `poll` and only records what happened; the loop acts on it after every poll. So a revoke can wait for a
+//! lane without stopping the polling that the group needs. Metadata is read when a rebalance is served, never when a lane wants it: read
+//! afresh after this process was put out of the group and rejoined, it would let a lane commit offsets of a partition it lost.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use domain::Timestamp;
+use infra::{
+    kafka::{Record, client_config, log_error, log_line},
+    shutdown::CancellationToken,
+};
+use parking_lot::Mutex;
+use rdkafka::{
+    ClientConfig, ClientContext, Message, Offset, TopicPartitionList,
+    config::{FromClientConfigAndContext, RDKafkaLogLevel},
+    consumer::{BaseConsumer, Consumer as _, ConsumerContext},
+    error::{KafkaError, RDKafkaErrorCode},
+    message::{BorrowedMessage, Headers},
+    types::RDKafkaRespErr,
+};
+
+use crate::{
+    Service,
+    assignment::{Assignment, Bounds},
+    lane,
+    mailbox::{Answer, Mailbox, Metadata, Question, Told},
+    watchdog::Beat,
+};
+
+/// Longest wait of a poll while nothing is due: how late a lane's question or the end of the process is noticed.
+const POLL: Duration = Duration::from_millis(20);
+/// The same while a batch waits to be handed over or a partition is being given up.
+const SHORT_POLL: Duration = Duration::from_millis(1);
+/// Records taken in one turn before batches are handed over.
+const RECORDS_PER_TURN: usize = 2_000;
+/// Longest wait for the client library's own thread to take a seek.
+const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the group decided, as the hook recorded it.
+enum Rebalance {
+    Assign(Vec<i32>),
+    Revoke { partitions: Vec<i32>, is_lost: bool },
+}
+
+/// Records rebalances, and does nothing else.
+struct Hook(Mutex<VecDeque<Rebalance>>);
+
+impl ClientContext for Hook {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        log_line(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        log_error(&error, reason);
+    }
+}
+
+impl ConsumerContext for Hook {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
+        let partitions = partitions.elements().iter().map(|p| p.partition()).collect();
+        let rebalance = match err {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Rebalance::Assign(partitions),
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS => {
+                Rebalance::Revoke { partitions, is_lost: consumer.assignment_lost() }
+            }
+            _ => Rebalance::Revoke { partitions, is_lost: true },
+        };
+        self.0.lock().push_back(rebalance);
+    }
+}
+
+fn settings(service: &Service) -> ClientConfig {
+    let connections = &service.config.connections;
+    let mut config = client_config(connections);
+    config
+        .set("group.id", connections.group("orders"))
+        .set("session.timeout.ms", connections.session_timeout.as_millis().to_string())
+        .set(
+            "heartbeat.interval.ms",
+            (connections.session_timeout / 10).clamp(Duration::from_millis(200), Duration::from_secs(1)).as_millis().to_string(),
+        )
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        // Positions come from Postgres; the group's offsets are written by the lanes' transactions and never read.
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("auto.offset.reset", "error")
+        .set("isolation.level", "read_committed")
+        .set("max.poll.interval.ms", "120000")
+        .set("fetch.wait.max.ms", "50")
+        // The default of 1 s stalls a partition whose local queue was full for a moment.
+        .set("fetch.queue.backoff.ms", "20")
+        .set("queued.min.messages", "10000")
+        .set("queued.max.messages.kbytes", "16384");
+    config
+}
+
+/// Runs the consumer and its lanes until `stop`, then lets the lanes finish, leaves the group and returns. Blocks.
+pub(crate) fn run(service: Arc<Service>, stop: &CancellationToken) -> anyhow::Result<()> {
+    let hook = Hook(Mutex::new(VecDeque::new()));
+    let consumer = BaseConsumer::from_config_and_context(&settings(&service), hook).context("the consumer cannot be made")?;
+    let topic = service.config.connections.topics.requests.clone();
+    consumer.subscribe(&[&topic]).with_context(|| format!("cannot subscribe to {topic}"))?;
+    let mut consumer = Consumer {
+        beat: service.beats.add("consumer".to_owned()),
+        bounds: Bounds::of(&service.config),
+        service,
+        consumer,
+        topic,
+        assigned: BTreeMap::new(),
+        threads: Vec::new(),
+        metadata: None,
+        assignments: 0,
+        leaving: None,
+    };
+    let outcome = consumer.work(stop);
+    consumer.close();
+    outcome
+}
+
+struct Consumer {
+    service: Arc<Service>,
+    consumer: BaseConsumer<Hook>,
+    topic: String,
+    bounds: Bounds,
+    beat: Arc<Beat>,
+    assigned: BTreeMap<i32, Assignment>,
+    /// Threads of lanes, ended ones included until the next look.
+    threads: Vec<JoinHandle<()>>,
+    /// As of the last rebalance that was served; never with a generation that Kafka does not check.
+    metadata: Option<Metadata>,
+    assignments: u64,
+    leaving: Option<Leaving>,
+}
+
+/// Partitions whose lanes are finishing.
+struct Leaving {
+    partitions: Vec<i32>,
+    deadline: Instant,
+}
+
+impl Consumer {
+    fn work(&mut self, stop: &CancellationToken) -> anyhow::Result<()> {
+        while !stop.is_cancelled() {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// One turn: a poll, the rebalances it brought, batches, answers. In this order: an answer is true only after a poll that began after
+    /// the question.
+    fn turn(&mut self) -> anyhow::Result<()> {
+        self.beat.begin("turn");
+        for assignment in self.assigned.values() {
+            assignment.mailbox.hear();
+        }
+        let is_busy = self.leaving.is_some() || self.assigned.values().any(Assignment::is_filling);
+        let mut wait = if is_busy { SHORT_POLL } else { POLL };
+        for _ in 0..RECORDS_PER_TURN {
+            let took = self.poll(wait)?;
+            self.serve_rebalances();
+            if !took {
+                break;
+            }
+            wait = Duration::ZERO;
+        }
+        self.finish_leaving();
+        let is_member = publish::group_generation(&self.consumer) != -1;
+        if is_member {
+            self.hand_over();
+        }
+        self.answer(is_member);
+        Ok(())
+    }
+
+    /// Takes one record; `false`: there was none.
+    fn poll(&mut self, wait: Duration) -> anyhow::Result<bool> {
+        let error = match self.consumer.poll(wait) {
+            None => return Ok(false),
+            Some(Ok(message)) => {
+                let partition = message.partition();
+                // Records of a partition that is being given up, or was, can still come out of the local queue.
+                let is_leaving = self.leaving.as_ref().is_some_and(|l| l.partitions.contains(&partition));
+                if let Some(assignment) = self.assigned.get_mut(&partition).filter(|_| !is_leaving) {
+                    assignment.take(record_of(&message));
+                }
+                return Ok(true);
+            }
+            Some(Err(error)) => error,
+        };
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange | RDKafkaErrorCode::NoOffset) => {
+                // The error does not say which partition: each lane looks for itself.
+                tracing::warn!(%error, "a partition cannot be read where the consumer stands: its lanes recover");
+                for assignment in self.assigned.values() {
+                    assignment.mailbox.must_recover();
+                }
+            }
+            _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => bail!("the consumer is beyond repair: {error}"),
+            _ => log_error(&error, "poll"),
+        }
+        Ok(true)
+    }
+
+    fn serve_rebalances(&mut self) {
+        // While lanes are finishing, what comes after waits; only a loss ends the waiting (see `finish_leaving`).
+        while self.leaving.is_none() {
+            let Some(rebalance) = self.consumer.context().0.lock().pop_front() else { return };
+            self.read_metadata();
+            match rebalance {
+                Rebalance::Assign(partitions) => self.assign(&partitions),
+                Rebalance::Revoke { partitions, is_lost: true } => self.lose(partitions),
+                Rebalance::Revoke { partitions, is_lost: false } => {
+                    tracing::info!(?partitions, "revoked: the lanes finish");
+                    self.leave(partitions, self.service.config.revoke_deadline);
+                }
+            }
+        }
+    }
+
+    /// Keeps the metadata of this moment, unless the group would not check it. The generation is read before and after: were it left or
+    /// entered in between, the metadata could be of outside.
+    fn read_metadata(&mut self) {
+        let mut before = publish::group_generation(&self.consumer);
+        while before != -1 {
+            let metadata = self.consumer.group_metadata();
+            let after = publish::group_generation(&self.consumer);
+            if before == after {
+                self.metadata = metadata.map(Arc::new).or_else(|| self.metadata.take());
+                return;
+            }
+            before = after;
+        }
+    }
+
+    fn assign(&mut self, partitions: &[i32]) {
+        let list = self.list(partitions, Offset::End);
+        if let Err(error) = self.consumer.incremental_assign(&list) {
+            tracing::error!(%error, ?partitions, "the assignment cannot be taken");
+        }
+        // Nothing may be read before the lane knows from where.
+        self.pause(partitions, true);
+        if let Some(metadata) = self.metadata.clone() {
+            for partition in partitions {
+                self.start_lane(*partition, &metadata);
+            }
+            // The assignment of the others stands: they go on in this generation.
+            for assignment in self.assigned.values() {
+                assignment.mailbox.set_metadata(&metadata);
+            }
+        } else if !partitions.is_empty() {
+            tracing::error!(?partitions, "assigned outside of any generation");
+        }
+        if !partitions.is_empty() {
+            tracing::info!(?partitions, "assigned");
+        }
+        *self.service.has_joined.lock() = true;
+    }
+
+    fn start_lane(&mut self, partition: i32, metadata: &Metadata) {
+        self.assignments += 1;
+        let mailbox = Arc::new(Mailbox::new(partition, metadata.clone()));
+        self.service.lanes.lock().insert(partition, mailbox.clone());
+        match lane::start(self.service.clone(), mailbox.clone(), self.assignments) {
+            Ok(thread) => {
+                self.threads.retain(|t| !t.is_finished());
+                self.threads.push(thread);
+                self.assigned.insert(partition, Assignment::new(self.assignments, mailbox));
+            }
+            Err(error) => tracing::error!(%error, partition, "the lane's thread cannot be started"),
+        }
+    }
+
+    /// Everything begun on these partitions may be somebody else's by now.
+    fn lose(&mut self, partitions: Vec<i32>) {
+        tracing::warn!(?partitions, "lost: the lanes throw everything away");
+        for partition in &partitions {
+            self.forget(*partition, Told::Abandon);
+        }
+        self.unassign(&partitions);
+    }
+
+    fn leave(&mut self, partitions: Vec<i32>, within: Duration) {
+        for partition in &partitions {
+            if let Some(assignment) = self.assigned.get(partition) {
+                if let Some(metadata) = &self.metadata {
+                    assignment.mailbox.set_metadata(metadata);
+                }
+                assignment.mailbox.tell(Told::Finish);
+            }
+        }
+        self.leaving = Some(Leaving { partitions, deadline: Instant::now() + within });
+        self.finish_leaving();
+    }
+
+    /// Gives the partitions up once their lanes have ended, the deadline has passed, or the group has put us out meanwhile.
+    fn finish_leaving(&mut self) {
+        let Some(leaving) = &self.leaving else { return };
+        let working = leaving.partitions.iter().filter(|p| self.assigned.get(p).is_some_and(|a| !a.mailbox.has_ended()));
+        let working: Vec<i32> = working.copied().collect();
+        let is_over = Instant::now() >= leaving.deadline || self.consumer.assignment_lost();
+        if !working.is_empty() && !is_over {
+            return;
+        }
+        if !working.is_empty() {
+            tracing::warn!(partitions = ?working, "lanes did not finish in time; the next owner publishes what they committed");
+        }
+        let Some(leaving) = self.leaving.take() else { return };
+        for partition in &leaving.partitions {
+            self.forget(*partition, Told::Abandon);
+        }
+        self.unassign(&leaving.partitions);
+        self.serve_rebalances();
+    }
+
+    fn forget(&mut self, partition: i32, told: Told) {
+        let Some(assignment) = self.assigned.remove(&partition) else { return };
+        tracing::debug!(partition, assignment = assignment.number, "given up");
+        assignment.mailbox.tell(told);
+        let mut lanes = self.service.lanes.lock();
+        if lanes.get(&partition).is_some_and(|m| Arc::ptr_eq(m, &assignment.mailbox)) {
+            lanes.remove(&partition);
+            self.service.metrics.forget(partition);
+        }
+    }
+
+    fn unassign(&self, partitions: &[i32]) {
+        if let Err(error) = self.consumer.incremental_unassign(&self.list(partitions, Offset::Invalid)) {
+            tracing::error!(%error, ?partitions, "the partitions cannot be given up");
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let Some(metadata) = &self.metadata else { return };
+        let leaving = self.leaving.as_ref().map(|l| l.partitions.as_slice()).unwrap_or_default();
+        let mut changes = Vec::new();
+        for (partition, assignment) in &mut self.assigned {
+            if leaving.contains(partition) {
+                continue;
+            }
+            while assignment.is_due(self.bounds) {
+                assignment.hand_over(self.bounds, metadata);
+            }
+            changes.extend(assignment.pause_change(self.bounds).map(|pause| (*partition, pause)));
+        }
+        for (partition, pause) in changes {
+            self.pause(&[partition], pause);
+        }
+    }
+
+    fn pause(&self, partitions: &[i32], pause: bool) {
+        if partitions.is_empty() {
+            return;
+        }
+        let list = self.list(partitions, Offset::Invalid);
+        let done = if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) };
+        if let Err(error) = done {
+            tracing::error!(%error, ?partitions, pause, "pausing or resuming failed");
+        }
+    }
+
+    /// Answers what was asked before the last poll. "Yours" only while the group would check it, and while no rebalance waits to be served.
+    fn answer(&mut self, is_member: bool) {
+        if self.leaving.is_some() || !is_member || !self.consumer.context().0.lock().is_empty() {
+            return;
+        }
+        let asked: Vec<_> = self.assigned.iter().filter_map(|(p, a)| Some((*p, a.mailbox.question()?))).collect();
+        for (partition, question) in asked {
+            let answer = match question {
+                Question::Stands => Some(Answer::Mine),
+                Question::Seek(offset) => self.seek(partition, offset),
+            };
+            let Some(assignment) = self.assigned.get(&partition) else { continue };
+            if let (Some(answer), Some(metadata)) = (answer, &self.metadata) {
+                assignment.mailbox.set_metadata(metadata);
+                assignment.mailbox.answer(answer);
+            }
+        }
+    }
+
+    /// `None`: not possible yet, the next turn tries again.
+    fn seek(&mut self, partition: i32, offset: i64) -> Option<Answer> {
+        if let Err(error) = self.consumer.seek(&self.topic, partition, Offset::Offset(offset), SEEK_TIMEOUT) {
+            tracing::debug!(%error, partition, offset, "cannot seek yet");
+            return None;
+        }
+        let number = self.assigned.get_mut(&partition)?.sought();
+        self.pause(&[partition], false);
+        Some(Answer::Sought(number))
+    }
+
+    fn list(&self, partitions: &[i32], offset: Offset) -> TopicPartitionList {
+        let mut list = TopicPartitionList::with_capacity(partitions.len());
+        for partition in partitions {
+            // Fails only for an offset that no log has.
+            let added = list.add_partition_offset(&self.topic, *partition, offset);
+            debug_assert!(added.is_ok());
+        }
+        list
+    }
+
+    /// Lets the lanes finish and leaves the group. A record-only hook never lets the consumer close by itself: its events must be served
+    /// until it says that it is closed. Past the deadline the client is leaked, since dropping it would wait without limit.
+    fn close(mut self) {
+        let deadline = Instant::now() + self.service.config.shutdown_deadline;
+        self.read_metadata();
+        let leaving = self.leaving.take();
+        let partitions: Vec<i32> = self.assigned.keys().copied().collect();
+        for assignment in self.assigned.values() {
+            if let Some(metadata) = &self.metadata {
+                assignment.mailbox.set_metadata(metadata);
+            }
+            assignment.mailbox.tell(Told::Finish);
+        }
+        while self.assigned.values().any(|a| !a.mailbox.has_ended()) && Instant::now() < deadline {
+            self.beat.begin("waiting for lanes");
+            let _ = self.poll(SHORT_POLL);
+        }
+        for partition in partitions {
+            self.forget(partition, Told::Abandon);
+        }
+        if let Some(leaving) = leaving {
+            self.unassign(&leaving.partitions);
+        }
+        if let Err(error) = self.consumer.close_queue() {
+            tracing::warn!(%error, "the consumer cannot be closed");
+        }
+        while !self.consumer.closed() && Instant::now() < deadline + self.service.config.revoke_deadline {
+            self.beat.begin("closing");
+            let _ = self.poll(SHORT_POLL);
+            self.serve_rebalances();
+            self.finish_leaving();
+        }
+        self.beat.end();
+        if self.consumer.closed() {
+            tracing::info!("left the group");
+        } else {
+            tracing::warn!("the group was not left in time; the partitions move after the session time-out");
+            std::mem::forget(self.consumer);
+        }
+        for thread in self.threads {
+            if thread.is_finished() && thread.join().is_err() {
+                tracing::error!("a lane's thread panicked");
+            }
+        }
+    }
+}
+
+fn record_of(message: &BorrowedMessage<'_>) -> Record {
+    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+    Record {
+        partition: message.partition(),
+        offset: message.offset(),
+        timestamp: Timestamp(message.timestamp().to_millis().unwrap_or_default()),
+        key: message.key().map(<[u8]>::to_vec),
+        payload: message.payload().unwrap_or_default().to_vec(),
+        headers: headers.map(|h| (h.key.to_owned(), h.value.unwrap_or_default().to_vec())).collect(),
+    }
+}

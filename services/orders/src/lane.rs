@@ -1,0 +1,462 @@
+//! One lane: the worker of one partition, on a thread of its own, with its own transactional producer and its own database connection.
+//!
+//! Take a batch; decide it in one Postgres transaction, which also stores the records to send; publish those in one Kafka transaction with
+//! the group's offset. A crash in between loses nothing: the records are in the position row, and whoever owns the partition next publishes
+//! what the log does not have yet ([`crate::recover`]). A frozen lane that wakes up is refused three times over: by the position, by its
+//! transactional id and by the group's generation.
+
+use std::{
+    ops::ControlFlow,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use infra::postgres::{
+    DatabaseError, OutRecord,
+    lane::{CommitError, LaneSession, LaneTransaction, Wanted, WriteError},
+};
+use publish::LaneProducer;
+use rand::Rng;
+use tokio::runtime::Runtime;
+
+use crate::{
+    Service,
+    decide_batch::{self, Decoded, Undecoded},
+    mailbox::{Answer, Batch, Health, Mail, Mailbox, Question, Told},
+    next_step::{LaneError, Next, next_step},
+    watchdog::Beat,
+};
+
+/// Longest wait for Postgres in one attempt, above the server's own time-outs: it ends only attempts whose server has vanished.
+const DATABASE_LIMIT: Duration = Duration::from_secs(12);
+/// First pause after a failed attempt; it doubles up to the configured maximum.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Failed attempts in a row after which the service counts as not ready.
+const TROUBLE_AFTER: u32 = 3;
+/// Batches in a row that begin beyond where the lane had the consumer go; then there is no record to be had there. Some are possible
+/// without that: what was fetched before a seek can come out after it.
+const FRUITLESS_RECOVERIES: u32 = 5;
+
+/// Where a lane stands. The order of steps is the protocol: see the table "What happens to a lane" in `docs/ARCHITECTURE.md`.
+pub(crate) enum Phase {
+    /// Get a producer, which aborts and fences whoever had the partition before.
+    NewProducer,
+    /// Look into Postgres and the log where the partition stands.
+    Recover,
+    /// Send what Postgres has committed. `is_recovery`: afterwards the consumer must still be sent to `next_offset`.
+    Publish {
+        records: Vec<OutRecord>,
+        next_offset: i64,
+        is_recovery: bool,
+    },
+    /// Have the consumer continue here.
+    Seek {
+        offset: i64,
+    },
+    /// Wait for a batch.
+    Idle,
+    Decide(Batch),
+    /// Ask whether the partition is still ours.
+    Ask,
+    Stopped,
+    Ended,
+}
+
+pub(crate) struct Lane {
+    pub(crate) service: Arc<Service>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) partition: i32,
+    pub(crate) runtime: Runtime,
+    pub(crate) session: Option<LaneSession>,
+    producer: Option<LaneProducer>,
+    /// Offset of the next request to decide; true between recovery and the next error.
+    expected: i64,
+    seek: u64,
+    /// Unreadable requests in a row so far.
+    unreadable_in_a_row: u64,
+    failures: u32,
+    /// Batches in a row that began elsewhere although the consumer was sent to where the lane stands.
+    elsewhere: u32,
+    /// Where reading `order-events` can go on, while events are folded chunk by chunk: (request offset, event offset).
+    pub(crate) fold_from: Option<(i64, i64)>,
+    beat: Arc<Beat>,
+}
+
+/// Starts the lane of an assignment. It ends by itself once its mailbox says so.
+pub(crate) fn start(service: Arc<Service>, mailbox: Arc<Mailbox>, assignment: u64) -> std::io::Result<JoinHandle<()>> {
+    let partition = mailbox.partition;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name(format!("lane-{partition}")).spawn(move || {
+        let _entered = tracing::info_span!("lane", partition, assignment).entered();
+        // Also where a defect makes the thread panic, the consumer must not wait for it, and readiness must know.
+        let ended = EndOnDrop(mailbox.clone());
+        let beat = service.beats.add(format!("lane {partition}"));
+        Lane {
+            service,
+            mailbox,
+            partition,
+            runtime,
+            session: None,
+            producer: None,
+            expected: -1,
+            seek: 0,
+            unreadable_in_a_row: 0,
+            failures: 0,
+            elsewhere: 0,
+            fold_from: None,
+            beat,
+        }
+        .work(ended);
+    })
+}
+
+struct EndOnDrop(Arc<Mailbox>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.set_health(Health::Stopped("its thread panicked".to_owned()));
+        }
+        self.0.end();
+    }
+}
+
+impl Lane {
+    /// A long step goes on: the watchdog counts anew.
+    pub(crate) fn attempt(&self, what: &'static str) {
+        self.beat.begin(what);
+    }
+
+    fn work(mut self, ended: EndOnDrop) {
+        let mut phase = Phase::NewProducer;
+        while !matches!(phase, Phase::Ended) {
+            let is_busy = matches!(phase, Phase::Decide(_) | Phase::Publish { .. });
+            match self.mailbox.told() {
+                Told::Abandon => break,
+                Told::Finish if !is_busy => break,
+                Told::Finish | Told::Work => {}
+            }
+            let what = name(&phase);
+            self.beat.begin(what);
+            let result = self.step(&mut phase);
+            self.beat.end();
+            phase = match result {
+                Ok(next) => next,
+                Err(error) => self.after(error, phase, what),
+            };
+        }
+        tracing::debug!("ends");
+        // First the word that it has ended: dropping the producer may take half a second that nobody needs to wait for.
+        drop(ended);
+    }
+
+    fn step(&mut self, phase: &mut Phase) -> Result<Phase, LaneError> {
+        match phase {
+            Phase::NewProducer => {
+                self.producer = None;
+                self.producer = Some(LaneProducer::start(&self.service.config.connections, self.partition)?);
+                Ok(Phase::Recover)
+            }
+            Phase::Recover => {
+                self.mailbox.set_health_unless_troubled(Health::Recovering);
+                self.service.metrics.recovery();
+                self.recover()
+            }
+            Phase::Publish { records, next_offset, is_recovery } => self.publish(records, *next_offset, *is_recovery),
+            Phase::Seek { offset } => Ok(self.seek(*offset)),
+            Phase::Idle => self.idle(),
+            Phase::Decide(batch) => self.decide(batch),
+            Phase::Ask => Ok(self.ask()),
+            Phase::Stopped => {
+                self.beat.end();
+                self.mailbox.pause(None);
+                Ok(Phase::Ended)
+            }
+            Phase::Ended => Ok(Phase::Ended),
+        }
+    }
+
+    /// What comes after an error: the table.
+    fn after(&mut self, error: LaneError, failed: Phase, what: &'static str) -> Phase {
+        self.service.metrics.retry(what);
+        let next = next_step(&error);
+        if next == Next::Stop {
+            tracing::error!(%error, step = what, "the lane stops; its partition is kept and not processed");
+            self.mailbox.set_health(Health::Stopped(error.to_string()));
+            self.service.metrics.stopped(self.partition);
+            // Nothing it holds is of use to anybody; the position row's lock is free already.
+            (self.session, self.producer) = (None, None);
+            return Phase::Stopped;
+        }
+        self.failures += 1;
+        if self.failures == 1 {
+            tracing::warn!(%error, step = what, ?next, "the lane goes back");
+        } else {
+            tracing::debug!(%error, step = what, ?next, failures = self.failures, "the lane goes back");
+        }
+        if self.failures >= TROUBLE_AFTER {
+            self.mailbox.set_health(Health::Troubled(error.to_string()));
+        }
+        if matches!(error, LaneError::Database(_) | LaneError::CommitUnknown(_)) {
+            // Whatever is still going on in that session must not be mistaken for the next attempt.
+            self.session = None;
+        }
+        match next {
+            Next::Again => {
+                self.back_off();
+                failed
+            }
+            Next::Recover => {
+                if self.failures > 1 {
+                    self.back_off();
+                }
+                Phase::Recover
+            }
+            Next::Ask { drop_producer } => {
+                if drop_producer {
+                    self.producer = None;
+                }
+                if self.failures > 1 {
+                    self.back_off();
+                }
+                Phase::Ask
+            }
+            Next::Stop => Phase::Stopped,
+        }
+    }
+
+    fn back_off(&self) {
+        let doubled = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16));
+        let longest = doubled.min(self.service.config.retry_max);
+        self.mailbox.pause(Some(longest.mul_f64(rand::rng().random_range(0.5..1.0))));
+    }
+
+    fn went_well(&mut self) {
+        if self.failures >= TROUBLE_AFTER {
+            tracing::info!(failures = self.failures, "the lane goes on");
+        }
+        self.failures = 0;
+        self.mailbox.set_health(Health::Working);
+    }
+
+    /// An answer of "mine" comes with fresh metadata in the mailbox.
+    fn ask(&mut self) -> Phase {
+        self.beat.end();
+        match self.mailbox.ask(Question::Stands) {
+            Some(Answer::Mine) if self.producer.is_some() => Phase::Recover,
+            Some(Answer::Mine) => Phase::NewProducer,
+            _ => Phase::Ended,
+        }
+    }
+
+    fn seek(&mut self, offset: i64) -> Phase {
+        self.beat.end();
+        let Some(Answer::Sought(seek)) = self.mailbox.ask(Question::Seek(offset)) else { return Phase::Ended };
+        self.expected = offset;
+        self.seek = seek;
+        self.mailbox.set_position(offset);
+        tracing::debug!(offset, seek, "continues");
+        self.mailbox.set_health_unless_troubled(Health::Working);
+        Phase::Idle
+    }
+
+    fn idle(&mut self) -> Result<Phase, LaneError> {
+        self.beat.end();
+        match self.mailbox.next(self.service.config.idle_check) {
+            Mail::Batch(batch) => self.take(batch),
+            Mail::Recover => Err(LaneError::CannotRead),
+            Mail::Told => Ok(Phase::Ended),
+            Mail::Nothing => {
+                self.beat.begin("idle check");
+                let found = self.with_database(async |session| session.next_offset().await)?;
+                if found == self.expected {
+                    self.went_well();
+                    Ok(Phase::Idle)
+                } else {
+                    Err(LaneError::PositionDiffers { found, expected: self.expected })
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, batch: Batch) -> Result<Phase, LaneError> {
+        if batch.seek != self.seek {
+            self.service.metrics.stale_batches.inc();
+            return Ok(Phase::Idle);
+        }
+        if batch.first != self.expected {
+            self.service.metrics.stale_batches.inc();
+            self.elsewhere += 1;
+            if self.elsewhere > FRUITLESS_RECOVERIES && batch.first > self.expected {
+                return Err(LaneError::Gap { offset: self.expected });
+            }
+            return Err(LaneError::BatchElsewhere { first: batch.first, expected: self.expected });
+        }
+        self.elsewhere = 0;
+        Ok(Phase::Decide(batch))
+    }
+
+    /// Runs one exchange with Postgres on the lane's own session, connecting first where there is none.
+    pub(crate) fn with_database<T>(
+        &mut self,
+        exchange: impl AsyncFnOnce(&LaneSession) -> Result<T, DatabaseError>,
+    ) -> Result<T, LaneError> {
+        let Self { runtime, session, service, partition, .. } = self;
+        let result = runtime.block_on(async {
+            tokio::time::timeout(DATABASE_LIMIT, async { exchange(connected(session, service, *partition).await?).await }).await
+        });
+        Ok(result.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??)
+    }
+
+    fn decide(&mut self, batch: &Batch) -> Result<Phase, LaneError> {
+        let started = Instant::now();
+        self.mailbox.set_working_on(batch.records.first().map_or(0, |r| r.timestamp.0));
+        let decoded = match self.decode(batch)? {
+            ControlFlow::Continue(decoded) => decoded,
+            ControlFlow::Break(()) => return Ok(Phase::Ended),
+        };
+        self.service.metrics.step("decode", started.elapsed());
+
+        let started = Instant::now();
+        let (records, events) = self.decide_in_transaction(batch, &decoded)?;
+        self.service.metrics.step("decide", started.elapsed());
+        self.unreadable_in_a_row = decoded.unreadable_in_a_row;
+        for event in &events {
+            self.service.metrics.event(event);
+        }
+        self.service.metrics.dead_letters.inc_by((records.len() - events.len()) as u64);
+        Ok(Phase::Publish { records, next_offset: batch.end(), is_recovery: false })
+    }
+
+    /// Decodes, learning the schemas that are needed. Breaks off where the lane is told to end meanwhile.
+    fn decode(&mut self, batch: &Batch) -> Result<ControlFlow<(), Decoded>, LaneError> {
+        let mut missing = Vec::new();
+        loop {
+            let codec = &self.service.codec;
+            let max = self.service.config.max_dead_letters;
+            match decide_batch::decode(codec, &batch.records, &missing, self.unreadable_in_a_row, max) {
+                Ok(decoded) => return Ok(ControlFlow::Continue(decoded)),
+                Err(Undecoded::Stop(error)) => return Err(error),
+                Err(Undecoded::NeedsSchema(id)) => {
+                    if self.mailbox.told() > Told::Work {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    // On the service's runtime: the registry's client keeps connections that no lane's own runtime would drive.
+                    match self.service.handle.block_on(codec.learn(id)) {
+                        Ok(()) => {}
+                        Err(events::LearnError::NoSuchSchema(id)) => missing.push(id),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn decide_in_transaction(
+        &mut self,
+        batch: &Batch,
+        decoded: &Decoded,
+    ) -> Result<(Vec<OutRecord>, Vec<&'static str>), LaneError> {
+        let service = self.service.clone();
+        let (wanted, expected, end) = (Wanted::by_requests(&decoded.requests), self.expected, batch.end());
+        let decision = self.in_transaction(async |transaction| {
+            let (found, mut facts) = transaction.lock_and_read(&wanted).await?;
+            if found != expected {
+                return Err(LaneError::PositionDiffers { found, expected });
+            }
+            let topics = &service.config.connections.topics;
+            let decision = decide_batch::decide_all(&service.codec, topics, &batch.records, decoded, &mut facts)?;
+            transaction.write(&facts, &decision.events, expected, end, &decision.records).await?;
+            Ok(decision)
+        })?;
+        Ok((decision.records, decision.events.iter().map(|e| e.body.name()).collect()))
+    }
+
+    /// Runs `work` in one transaction of the lane's own session and commits it. Where this fails with `CommitUnknown` it may be committed;
+    /// with any other error it is not.
+    pub(crate) fn in_transaction<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&LaneTransaction<'_>) -> Result<T, LaneError>,
+    ) -> Result<T, LaneError> {
+        let Self { runtime, session, service, partition, .. } = self;
+        runtime.block_on(async {
+            let until = tokio::time::Instant::now() + DATABASE_LIMIT;
+            let worked = tokio::time::timeout_at(until, async {
+                let transaction = connected(session, service, *partition).await?.begin().await?;
+                let worked = work(&transaction).await?;
+                Ok::<_, LaneError>((transaction, worked))
+            });
+            let (transaction, worked) = worked.await.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??;
+            let committed = tokio::time::timeout_at(until, transaction.commit()).await;
+            committed.map_err(|_| LaneError::CommitUnknown(DatabaseError::Timeout(DATABASE_LIMIT)))??;
+            Ok(worked)
+        })
+    }
+
+    fn publish(&mut self, records: &[OutRecord], next_offset: i64, is_recovery: bool) -> Result<Phase, LaneError> {
+        let Some(producer) = &self.producer else { return Ok(Phase::NewProducer) };
+        let started = Instant::now();
+        // The newest that the consumer has handed over, which is that of the revoke where there is one.
+        let metadata = self.mailbox.metadata();
+        producer.publish(records, next_offset, &metadata)?;
+        self.service.metrics.step("publish", started.elapsed());
+        if is_recovery {
+            tracing::info!(records = records.len(), next_offset, "published what Postgres had and the log had not");
+            return Ok(Phase::Seek { offset: next_offset });
+        }
+        let decided = usize::try_from(next_offset - self.expected).unwrap_or_default();
+        self.service.metrics.published(self.partition, decided);
+        self.expected = next_offset;
+        self.mailbox.set_position(next_offset);
+        self.went_well();
+        Ok(Phase::Idle)
+    }
+}
+
+async fn connected<'s>(
+    session: &'s mut Option<LaneSession>,
+    service: &Service,
+    partition: i32,
+) -> Result<&'s mut LaneSession, DatabaseError> {
+    match session {
+        Some(session) => Ok(session),
+        None => {
+            let connections = &service.config.connections;
+            Ok(session.insert(LaneSession::connect(connections, &connections.topics.requests, partition).await?))
+        }
+    }
+}
+
+fn name(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::NewProducer => "new producer",
+        Phase::Recover => "recover",
+        Phase::Publish { .. } => "publish",
+        Phase::Seek { .. } => "seek",
+        Phase::Idle => "idle",
+        Phase::Decide(_) => "decide",
+        Phase::Ask => "ask",
+        Phase::Stopped => "stopped",
+        Phase::Ended => "ended",
+    }
+}
+
+impl From<WriteError> for LaneError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Database(error) => Self::Database(error),
+            WriteError::VoucherTaken => Self::VoucherTaken,
+            WriteError::Rows { table, expected, written } => Self::Rows { table, expected, written },
+        }
+    }
+}
+
+impl From<CommitError> for LaneError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::RolledBack(error) => Self::Database(error),
+            CommitError::Unknown(error) => Self::CommitUnknown(error),
+        }
+    }
+}

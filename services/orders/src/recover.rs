@@ -1,0 +1,287 @@
+//! Where a partition stands: asked of Postgres and the log, in this order, by a lane that has just got its producer or met an error whose
+//! outcome it does not know.
+//!
+//! First the position row, then (once nobody's transaction is open) the last event of the log. Another order stops a frozen lane for nothing.
+//! The log itself says what was published: stored records beyond its last answer are published now; answers that Postgres does not have are
+//! folded into it. The group's committed offsets are never read.
+
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use domain::{Event, EventBody, State};
+use events::{DecodeError, LearnError};
+use infra::{
+    kafka::{Ends, PartitionReader, Record},
+    postgres::{
+        OutRecord,
+        lane::{Position, Wanted},
+    },
+};
+
+use crate::{
+    lane::{Lane, Phase},
+    mailbox::Told,
+    next_step::LaneError,
+};
+
+/// Pause between two looks at whether a foreign transaction is still open.
+const OPEN_TRANSACTION_POLL: Duration = Duration::from_millis(10);
+/// After this long, waiting for a foreign transaction is worth a word; the broker ends it after its writer's time-out.
+const OPEN_TRANSACTION_ALARM: Duration = Duration::from_secs(10);
+
+/// What recovery does, once it knows where the partition stands.
+#[derive(Debug, PartialEq, Eq)]
+enum Judgement {
+    /// Postgres has lost commits that the log answers: fold requests `next_offset..answered`.
+    Fold,
+    /// Postgres is ahead: these of its stored records are missing in the log.
+    Publish(Vec<OutRecord>),
+    /// They agree.
+    Continue,
+}
+
+/// `answered`: the offset after the last request that the log answers.
+fn judge(answered: i64, position: &Position) -> Result<Judgement, LaneError> {
+    let next_offset = position.next_offset;
+    if answered > next_offset {
+        return Ok(Judgement::Fold);
+    }
+    let missing: Vec<_> = position.records.iter().filter(|r| r.request_offset >= answered).cloned().collect();
+    let lost = LaneError::LostEvents { answered, next_offset, stored: position.records.first().map(|r| r.request_offset) };
+    let mut expected = answered;
+    for record in &missing {
+        match record.request_offset {
+            offset if offset == expected => expected += 1,
+            // A dead letter and the event of the same request stand next to each other.
+            offset if offset + 1 == expected => {}
+            _ => return Err(lost),
+        }
+    }
+    if expected != next_offset {
+        return Err(lost);
+    }
+    Ok(if missing.is_empty() { Judgement::Continue } else { Judgement::Publish(missing) })
+}
+
+impl Lane {
+    pub(crate) fn recover(&mut self) -> Result<Phase, LaneError> {
+        let position = self.with_database(async |session| session.position().await)?;
+        let connections = &self.service.config.connections;
+        let mut log = PartitionReader::open(connections, &connections.topics.events, self.partition)?;
+        let Some(ends) = self.until_nothing_is_open(&log)? else { return Ok(Phase::Ended) };
+        let answered = match log.last()? {
+            None => 0,
+            Some(record) => self.event_of(&record)?.request_offset + 1,
+        };
+        let next_offset = position.next_offset;
+        let (start, end) = self.service.probe.requests(self.partition)?;
+        let outside = LaneError::PositionOutside { next_offset, start, end };
+        if next_offset > end {
+            return Err(outside);
+        }
+        match judge(answered, &position)? {
+            Judgement::Fold => self.fold(&mut log, ends, next_offset, answered),
+            Judgement::Publish(records) => Ok(Phase::Publish { records, next_offset, is_recovery: true }),
+            Judgement::Continue if next_offset < start => Err(outside),
+            Judgement::Continue => Ok(Phase::Seek { offset: next_offset }),
+        }
+    }
+
+    /// Waits until the partition's last stable offset is its end; `None`: told to end meanwhile.
+    fn until_nothing_is_open(&self, log: &PartitionReader) -> Result<Option<Ends>, LaneError> {
+        let started = Instant::now();
+        let mut is_reported = false;
+        loop {
+            self.attempt("recover");
+            let ends = log.ends()?;
+            if ends.stable == ends.high {
+                return Ok(Some(ends));
+            }
+            if started.elapsed() > OPEN_TRANSACTION_ALARM && !is_reported {
+                is_reported = true;
+                tracing::warn!(stable = ends.stable, high = ends.high, "waiting for a transaction that somebody left open");
+            }
+            self.mailbox.pause(Some(OPEN_TRANSACTION_POLL));
+            if self.mailbox.told() > Told::Work {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Folds one chunk of the events that Postgres does not have, then looks again.
+    fn fold(&mut self, log: &mut PartitionReader, ends: Ends, next_offset: i64, answered: i64) -> Result<Phase, LaneError> {
+        let from = match self.fold_from.filter(|(request, _)| *request == next_offset) {
+            Some((_, event)) => event,
+            None => self.find_answer(log, ends, next_offset)?,
+        };
+        let (events, last) = self.events_from(log, from, ends.stable, next_offset, answered)?;
+        let Some(upto) = events.last().map(|e| e.request_offset + 1) else {
+            let problem = "its event is not in the log".to_owned();
+            return Err(LaneError::CannotFold { request_offset: next_offset, voucher: None, problem });
+        };
+        self.write_folded(&events, next_offset, upto)?;
+        tracing::info!(from = next_offset, upto, answered, "folded events that Postgres had lost");
+        self.service.metrics.folded.inc_by(events.len() as u64);
+        self.fold_from = Some((upto, last + 1));
+        Ok(Phase::Recover)
+    }
+
+    /// Offset in the events topic from which the answer to `request` can be found. Answers are in the order of requests.
+    fn find_answer(&self, log: &mut PartitionReader, ends: Ends, request: i64) -> Result<i64, LaneError> {
+        let (mut low, mut high) = (ends.start, ends.stable);
+        // Everything before `low` answers earlier requests; what is found at or after `high` answers this one or later ones.
+        while low < high {
+            self.attempt("recover");
+            let middle = low + (high - low) / 2;
+            let mut found = None;
+            log.read(middle, ends.stable, &mut |record| {
+                found = Some(record);
+                ControlFlow::Break(())
+            })?;
+            match found {
+                Some(record) if self.event_of(&record)?.request_offset < request => low = record.offset + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    /// The next events that answer `next_offset..answered`, at most a chunk of them, one a request, and the offset of the last of them.
+    fn events_from(
+        &self,
+        log: &mut PartitionReader,
+        from: i64,
+        to: i64,
+        next_offset: i64,
+        answered: i64,
+    ) -> Result<(Vec<Event>, i64), LaneError> {
+        let most = self.service.config.fold_events;
+        let (mut events, mut last, mut failed) = (Vec::new(), from, None);
+        log.read(from, to, &mut |record| {
+            match self.event_of(&record) {
+                Ok(event) if event.request_offset < next_offset => return ControlFlow::Continue(()),
+                Ok(event) => {
+                    let expected = next_offset + events.len() as i64;
+                    if event.request_offset != expected {
+                        let problem = format!("the next event answers request {}", event.request_offset);
+                        failed = Some(LaneError::CannotFold { request_offset: expected, voucher: event.voucher_id, problem });
+                        return ControlFlow::Break(());
+                    }
+                    last = record.offset;
+                    events.push(event);
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            let is_full = events.len() >= most || next_offset + events.len() as i64 >= answered;
+            if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok((events, last)),
+        }
+    }
+
+    fn write_folded(&mut self, events: &[Event], next_offset: i64, upto: i64) -> Result<(), LaneError> {
+        self.attempt("fold");
+        let wanted = Wanted::by_events(events);
+        self.in_transaction(async |transaction| {
+            let (found, mut facts) = transaction.lock_and_read(&wanted).await?;
+            if found != next_offset {
+                return Err(LaneError::PositionDiffers { found, expected: next_offset });
+            }
+            for event in events {
+                fits(&facts, event)?;
+                facts.evolve(event);
+            }
+            Ok(transaction.write(&facts, events, next_offset, upto, &[]).await?)
+        })
+    }
+
+    /// Decodes an event of the log, learning its schema where needed.
+    fn event_of(&self, record: &Record) -> Result<Event, LaneError> {
+        let codec = &self.service.codec;
+        let offset = record.offset;
+        loop {
+            return match codec.decode_event(&record.payload, self.partition) {
+                Ok(event) => Ok(event),
+                Err(DecodeError::UnknownKind(kind)) => Err(LaneError::NewerEvent { offset, kind }),
+                Err(DecodeError::Unreadable(reason)) => Err(LaneError::ForeignEvent { offset, reason }),
+                Err(DecodeError::UnknownSchema(id)) => match self.service.handle.block_on(codec.learn(id)) {
+                    Ok(()) => continue,
+                    Err(LearnError::NoSuchSchema(id)) => {
+                        Err(LaneError::ForeignEvent { offset, reason: format!("no schema has id {id}") })
+                    }
+                    Err(error) => Err(error.into()),
+                },
+            };
+        }
+    }
+}
+
+/// Whether an event continues what Postgres has of its voucher.
+fn fits(facts: &State, event: &Event) -> Result<(), LaneError> {
+    let Some(voucher_id) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else { return Ok(()) };
+    let voucher = facts.vouchers.get(voucher_id);
+    let fits = match (&event.body, voucher) {
+        (EventBody::VoucherOpened(_), None) => event.voucher_seq == 1,
+        (EventBody::VoucherOpened(_), Some(_)) | (_, None) => false,
+        (_, Some(voucher)) => voucher.seq + 1 == event.voucher_seq,
+    };
+    if fits {
+        return Ok(());
+    }
+    let has = voucher.map_or("does not have it".to_owned(), |v| format!("has it at voucher_seq {}", v.seq));
+    Err(LaneError::CannotFold {
+        request_offset: event.request_offset,
+        voucher: Some(voucher_id.clone()),
+        problem: format!("its event has voucher_seq {}, but Postgres {has}", event.voucher_seq),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(topic: &str, request_offset: i64) -> OutRecord {
+        OutRecord { topic: topic.into(), partition: 0, request_offset, key: None, payload: vec![], headers: vec![] }
+    }
+
+    fn position(next_offset: i64, stored: impl IntoIterator<Item = i64>) -> Position {
+        Position { next_offset, records: stored.into_iter().map(|o| record("events", o)).collect() }
+    }
+
+    #[test]
+    fn where_log_and_postgres_agree_the_lane_continues() {
+        assert_eq!(judge(0, &position(0, [])).unwrap(), Judgement::Continue);
+        assert_eq!(judge(5, &position(5, [3, 4])).unwrap(), Judgement::Continue);
+        assert_eq!(judge(5, &position(5, [])).unwrap(), Judgement::Continue);
+    }
+
+    #[test]
+    fn exactly_the_stored_records_that_the_log_lacks_are_published() {
+        assert_eq!(judge(3, &position(5, [3, 4])).unwrap(), Judgement::Publish(position(5, [3, 4]).records));
+        assert_eq!(judge(4, &position(5, [3, 4])).unwrap(), Judgement::Publish(position(5, [4]).records));
+        let with_dead_letter =
+            Position { next_offset: 2, records: vec![record("events", 0), record("dead", 1), record("events", 1)] };
+        assert_eq!(judge(0, &with_dead_letter).unwrap(), Judgement::Publish(with_dead_letter.records.clone()));
+    }
+
+    #[test]
+    fn a_log_that_is_ahead_is_folded() {
+        assert_eq!(judge(6, &position(5, [3, 4])).unwrap(), Judgement::Fold);
+        assert_eq!(judge(1, &position(0, [])).unwrap(), Judgement::Fold);
+    }
+
+    #[test]
+    fn stored_records_that_do_not_continue_the_log_stop_the_lane() {
+        for (answered, stored) in [(1, vec![3, 4]), (3, vec![]), (3, vec![4]), (2, vec![2, 4]), (3, vec![3])] {
+            let judged = judge(answered, &position(5, stored.clone()));
+            assert!(matches!(judged, Err(LaneError::LostEvents { .. })), "{answered} {stored:?}: {judged:?}");
+        }
+    }
+}

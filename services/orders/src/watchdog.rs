@@ -1,0 +1,101 @@
+//! Ends the process when a lane's attempt or the consumer's turn takes longer than its bound; whoever runs the process starts it again.
+//!
+//! A call into the client library that never comes back cannot be cancelled: only the end of the process helps. What is measured is one
+//! attempt, so a database that is away (many short attempts) never ends the process.
+
+use std::{
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::Service;
+
+/// Looks a bound is divided into: an overdue attempt is noticed at most a tenth of the bound late.
+const LOOKS: u32 = 10;
+
+/// All that is watched.
+#[derive(Default)]
+pub(crate) struct Beats(Mutex<Vec<Weak<Beat>>>);
+
+/// What one thread is doing, and since when.
+pub(crate) struct Beat {
+    name: String,
+    attempt: Mutex<Option<(&'static str, Instant)>>,
+}
+
+impl Beat {
+    /// A new attempt begins (and the last one, if any, is over).
+    pub(crate) fn begin(&self, what: &'static str) {
+        *self.attempt.lock() = Some((what, Instant::now()));
+    }
+
+    /// Nothing is being attempted; waiting may take any time.
+    pub(crate) fn end(&self) {
+        *self.attempt.lock() = None;
+    }
+}
+
+impl Beats {
+    /// Watches until the beat is dropped.
+    pub(crate) fn add(&self, name: String) -> Arc<Beat> {
+        let beat = Arc::new(Beat { name, attempt: Mutex::new(None) });
+        let mut beats = self.0.lock();
+        beats.retain(|b| b.strong_count() > 0);
+        beats.push(Arc::downgrade(&beat));
+        beat
+    }
+
+    /// The first attempt that takes longer than `bound`, as "who: what".
+    pub(crate) fn overdue(&self, bound: Duration) -> Option<String> {
+        self.0.lock().iter().filter_map(Weak::upgrade).find_map(|beat| {
+            let attempt = *beat.attempt.lock();
+            let (what, since) = attempt?;
+            (since.elapsed() > bound).then(|| format!("{}: {what}", beat.name))
+        })
+    }
+}
+
+/// Watches until the service is gone.
+pub(crate) fn start(service: &Arc<Service>) -> std::io::Result<()> {
+    let service = Arc::downgrade(service);
+    thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
+        while let Some(service) = service.upgrade() {
+            let bound = service.config.watchdog;
+            if let Some(attempt) = service.beats.overdue(bound) {
+                tracing::error!(attempt, ?bound, "takes too long: ending the process");
+                std::process::abort();
+            }
+            drop(service);
+            thread::sleep(bound / LOOKS);
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_beyond_its_bound_is_named_and_waiting_is_not() {
+        let beats = Beats::default();
+        let (lane, consumer) = (beats.add("lane 3".into()), beats.add("consumer".into()));
+        lane.begin("publish");
+        consumer.begin("turn");
+        assert_eq!(beats.overdue(Duration::from_secs(60)), None);
+        consumer.end();
+        let overdue = || beats.overdue(Duration::ZERO);
+        while overdue().is_none() {
+            std::hint::spin_loop();
+        }
+        assert_eq!(overdue().as_deref(), Some("lane 3: publish"));
+        lane.end();
+        assert_eq!(overdue(), None);
+        lane.begin("publish");
+        drop(lane);
+        assert_eq!(overdue(), None);
+    }
+}
