@@ -143,9 +143,8 @@ pub async fn voucher(pool: &Pool, voucher: &VoucherId) -> Result<Option<Voucher>
 
 /// All vouchers, or those of some partitions, ordered by id.
 pub async fn vouchers(pool: &Pool, partitions: Option<&[i32]>) -> Result<Vec<Voucher>, DatabaseError> {
-    let sql = format!(
-        "SELECT {VOUCHER_COLUMNS} FROM vouchers WHERE $1::int[] IS NULL OR partition = ANY($1) ORDER BY voucher_id"
-    );
+    let sql =
+        format!("SELECT {VOUCHER_COLUMNS} FROM vouchers WHERE $1::int[] IS NULL OR partition = ANY($1) ORDER BY voucher_id");
     let rows = look_up(pool, &sql, &[&partitions]).await?;
     rows.iter().map(voucher_of).collect()
 }
