@@ -1,0 +1,4 @@
+//! The orders service in this process, on real servers.
+
+mod good_path;
+mod running;
