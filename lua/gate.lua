@@ -11,7 +11,8 @@
 --            sold 0, no rebuild field; reservations in flight stay, reserved and held are their sums, stock is -reserved. The loop is
 --            over the orders in flight only. It heals DAMAGED and WRONGTYPE: what nobody can read is dropped, as if lost.
 --   open     2 epoch   3 lowest seq
---            OPENED: the gate was warming under this epoch and the voucher stands at that seq or later; it is ready now.
+--            OPENED: the gate was warming under this epoch and the voucher stands at that seq or later, its opening at least; it is
+--            ready now.
 --            Else nothing is changed: UNKNOWN | EPOCH (another's) | GATE gate (not warming) | BEHIND seq
 --   freeze   2 epoch    DONE: the gate is frozen under the epoch | UNKNOWN
 --   rebuild  2 epoch    DONE: the gate is warming under the epoch and the field rebuild asks for a reset | UNKNOWN
@@ -200,7 +201,7 @@ if what == 'open' then
   if voucher.gate ~= 'warming' then
     return {'GATE', voucher.gate}
   end
-  if whole(voucher.seq) < needed then
+  if whole(voucher.seq) < math.max(needed, 1) then
     return {'BEHIND', voucher.seq}
   end
   redis.call('HSET', VOUCHER, 'gate', 'ready')

@@ -32,7 +32,7 @@ const LONG_CALL: Duration = Duration::from_secs(3);
 /// Events in one pipeline: some 10 ms of work for Redis, during which short calls of others still pass in between.
 const SETTLE_PIPELINE: usize = 500;
 
-/// Times a pipeline is sent before a server that keeps losing its scripts counts as unavailable.
+/// Times a pipeline is sent without any progress before a server that keeps losing its scripts counts as unavailable.
 const PIPELINE_TRIES: usize = 3;
 
 /// Entries of a hash read in one step: about a millisecond.
@@ -137,39 +137,54 @@ impl Store {
     }
 
     async fn settle_chunk(&self, calls: &[SettleCall<'_>]) -> Result<Vec<Settle>, StoreError> {
-        let script = &self.inner.scripts.settle;
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        pipeline.ignore_errors();
-        for call in calls {
-            pipeline.invoke_script(&scripts::settle(script, call.voucher, call.event, call.offset));
-        }
+        let mut answers = Vec::with_capacity(calls.len());
         let mut applied = vec![false; calls.len()];
-        for _ in 0..PIPELINE_TRIES {
-            let results = self.inner.long.pipeline(&pipeline).await.map_err(|failure| failure.about(None))?;
-            let mut answers = Vec::with_capacity(calls.len());
+        let mut tries_left = PIPELINE_TRIES;
+        let mut load = false;
+        loop {
+            let answered = answers.len();
             let mut script_lost = false;
-            for ((result, call), applied) in results.into_iter().zip(calls).zip(&mut applied) {
+            for (at, result) in (answered..).zip(self.send_settle(&calls[answered..], load).await?) {
+                let voucher = calls[at].voucher;
                 let answer = match result {
-                    Ok(answer) => scripts::settle_answer(&answer).map_err(|problem| damaged(call.voucher, problem))?,
+                    Ok(answer) => scripts::settle_answer(&answer).map_err(|problem| damaged(voucher, problem))?,
                     Err(failure) if failure.is_no_script() => {
                         script_lost = true;
                         continue;
                     }
-                    Err(failure) => return Err(failure.about(Some(call.voucher))),
+                    Err(failure) => return Err(failure.about(Some(voucher))),
                 };
-                // Applied by an earlier sending of this pipeline, whose later calls did not run.
-                let answer = if *applied && matches!(answer, Settle::Skip { .. }) { Settle::Applied } else { answer };
-                *applied = answer == Settle::Applied;
-                answers.push(answer);
+                // Sent twice, because the script was lost in the middle: then it was applied, not skipped.
+                let repeated = applied[at] && matches!(answer, Settle::Skip { .. });
+                applied[at] = repeated || answer == Settle::Applied;
+                if !script_lost {
+                    answers.push(if repeated { Settle::Applied } else { answer });
+                }
             }
             if !script_lost {
                 return Ok(answers);
             }
-            // Sent again whole and in order: the seq skips what was applied, and a later event never overtakes an earlier one.
-            let load = redis::cmd("SCRIPT").arg("LOAD").arg(scripts::SETTLE).to_owned();
-            self.inner.long.query::<String>(&load).await.map_err(|failure| failure.about(None))?;
+            // All from the first lost call on is sent again, in order: the seq skips what was applied, and no event overtakes another.
+            tries_left = if answers.len() > answered { PIPELINE_TRIES } else { tries_left - 1 };
+            if tries_left == 0 {
+                return Err(StoreError::Unavailable("it loses its scripts faster than they are loaded".into()));
+            }
+            load = true;
         }
-        Err(StoreError::Unavailable("it loses its scripts faster than they are loaded".into()))
+    }
+
+    /// One pipeline; with `load`, the script goes ahead of its calls.
+    async fn send_settle(&self, calls: &[SettleCall<'_>], load: bool) -> Result<Vec<Result<Vec<String>, Failure>>, StoreError> {
+        let mut pipeline = Pipeline::with_capacity(calls.len() + 1);
+        pipeline.ignore_errors();
+        if load {
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(scripts::SETTLE).ignore();
+        }
+        for call in calls {
+            let invocation = scripts::settle(&self.inner.scripts.settle, call.voucher, call.event, call.offset);
+            pipeline.invoke_script(&invocation);
+        }
+        self.inner.long.pipeline(&pipeline).await.map_err(|failure| failure.about(None))
     }
 
     /// sweep.lua: takes a reservation that nobody published, if it still has this `stamp`: renews the stamp, clears the token. `None`: it
@@ -199,8 +214,8 @@ impl Store {
         Ok(raised)
     }
 
-    /// gate.lua open: gate ready, only if it is warming, the epoch is still `epoch` and Redis' seq is at least `needed_seq`. Says whether
-    /// it did; a repeat says `false`.
+    /// gate.lua open: gate ready, only if it is warming, the epoch is still `epoch` and Redis' seq is at least `needed_seq` (and 1: a stub
+    /// is never sold). Says whether it did; a repeat says `false`.
     pub async fn open_gate(&self, voucher: &VoucherId, epoch: &str, needed_seq: i64) -> Result<bool, StoreError> {
         match self.gate(voucher, &["open", epoch, &needed_seq.to_string()]).await? {
             GateAnswer::Done => Ok(true),
