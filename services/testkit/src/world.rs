@@ -49,12 +49,19 @@ pub struct World {
 #[derive(Clone, Debug, Default)]
 pub struct WorldBuilder {
     partitions: Option<i32>,
+    kafka: Option<String>,
     redis: Option<String>,
 }
 
 impl WorldBuilder {
     pub fn partitions(mut self, partitions: i32) -> Self {
         self.partitions = Some(partitions);
+        self
+    }
+
+    /// Another Kafka than the shared one, `host:port`.
+    pub fn kafka(mut self, servers: &str) -> Self {
+        self.kafka = Some(servers.to_owned());
         self
     }
 
@@ -86,7 +93,7 @@ impl World {
         let name = format!("t{}", &Uuid::new_v4().simple().to_string()[..12]);
         let database = format!("doorbuster_{name}");
         let connections = Connections {
-            kafka: endpoints.kafka.clone(),
+            kafka: options.kafka.unwrap_or_else(|| endpoints.kafka.clone()),
             redis: options.redis.unwrap_or_else(|| endpoints.redis.clone()),
             postgres: with_database(&endpoints.postgres, &database),
             registry: endpoints.registry.clone(),
