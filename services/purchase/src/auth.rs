@@ -81,7 +81,10 @@ impl Verifier {
 
     /// The user whose token the request carries.
     pub(crate) fn user(&self, headers: &HeaderMap) -> Result<UserId, Unauthorized> {
-        let header = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()).ok_or(Unauthorized::Missing)?;
+        let mut all = headers.get_all(AUTHORIZATION).iter();
+        // Two headers are two callers.
+        let (Some(header), None) = (all.next(), all.next()) else { return Err(Unauthorized::Missing) };
+        let header = header.to_str().map_err(|_| Unauthorized::Missing)?;
         let (scheme, token) = header.split_once(' ').ok_or(Unauthorized::Missing)?;
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(Unauthorized::Missing);
@@ -205,6 +208,8 @@ mod tests {
         }
         headers.insert(AUTHORIZATION, format!("bearer {}", sign(&json!({"sub": "u", "exp": now() + 60}))).parse().unwrap());
         assert!(verifier.user(&headers).is_ok());
+        headers.append(AUTHORIZATION, headers[AUTHORIZATION].clone());
+        assert_eq!(verifier.user(&headers), Err(Unauthorized::Missing));
     }
 
     #[test]

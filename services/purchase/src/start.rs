@@ -37,15 +37,15 @@ pub(crate) async fn connect(
     stop: CancellationToken,
 ) -> anyhow::Result<RealServers> {
     let wait = Wait { deadline: Instant::now() + patience, health };
-    let store = wait.until(async || Store::connect(&connections.redis).await.map_err(of_redis)).await?;
-    wait.until(async || {
+    let store = wait.until(|| async { Store::connect(&connections.redis).await.map_err(of_redis) }).await?;
+    wait.until(|| async {
         let connections = connections.clone();
         let checked = tokio::task::spawn_blocking(move || kafka::check_topics(&connections)).await;
         checked.map_err(|e| Failure::Wrong(e.into()))?.map_err(of_kafka)
     })
     .await?;
     let registry = Registry::new(&connections.registry)?;
-    let codec = wait.until(async || Codec::connect(&registry, &connections.topics).await.map_err(of_registry)).await?;
+    let codec = wait.until(|| async { Codec::connect(&registry, &connections.topics).await.map_err(of_registry) }).await?;
     let pool = postgres::pool(connections, POOL_SIZE)?;
     if let Err(error @ DatabaseError::SchemaVersion { .. }) = postgres::check_schema(&pool).await {
         return Err(error.into());
@@ -61,7 +61,8 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    async fn until<T>(&self, mut attempt: impl AsyncFnMut() -> Result<T, Failure>) -> anyhow::Result<T> {
+    // Not AsyncFnMut: the future of `run` would no longer be Send.
+    async fn until<T, F: Future<Output = Result<T, Failure>>>(&self, mut attempt: impl FnMut() -> F) -> anyhow::Result<T> {
         loop {
             match attempt().await {
                 Ok(done) => return Ok(done),

@@ -68,6 +68,8 @@ async fn connection(stream: TcpStream, permit: OwnedSemaphorePermit, router: Rou
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(MAX_HEAD)
+        // Else a request whose sender hangs up at once is thrown away before its call is even begun.
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     let ended = match stop.run_until_cancelled(connection.as_mut()).await {

@@ -1,0 +1,148 @@
+//! Servers that go away and come back, and the end of the service with work in flight.
+
+use std::{collections::HashSet, time::Duration};
+
+use devstack::{kafka::KafkaOptions, redis::RedisOptions};
+use domain::OrderId;
+use futures::future::join_all;
+use infra::redis::Store;
+use testkit::{World, wait_until_async};
+
+use crate::shop::{PATIENCE, Shop, asked_for, on_sale, put_on_sale};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_nothing_is_sold_and_it_heals_by_itself() {
+    let redis = devstack::redis::start(RedisOptions { aof: true, ..RedisOptions::default() }).unwrap();
+    let world = World::builder().redis(redis.endpoint()).build();
+    let store = Store::connect(redis.endpoint()).await.unwrap();
+    let voucher = world.voucher_id();
+    put_on_sale(&store, &voucher, &world.terms(10, 1, 1)).await;
+    let shop = Shop::open(&world, &[]).await;
+    wait_until_async(PATIENCE, "readiness", async || shop.admin("readyz").await.0 == 200).await;
+    let order = shop.buy(&voucher, "a", None, 1).await.order_id();
+
+    redis.kill();
+    shop.buy(&voucher, "b", None, 1).await.assert_problem(503, "gate_away");
+    shop.order(&voucher, &order, "a").await.assert_problem(503, "gate_away");
+    wait_until_async(PATIENCE, "unreadiness", async || shop.admin("readyz").await.0 == 503).await;
+    assert_eq!(shop.admin("healthz").await.0, 200);
+
+    redis.restart().unwrap();
+    wait_until_async(PATIENCE, "a purchase", async || shop.buy(&voucher, "b", None, 1).await.status == 202).await;
+    wait_until_async(PATIENCE, "readiness", async || shop.admin("readyz").await.0 == 200).await;
+    assert_eq!(shop.buy(&voucher, "a", None, 1).await.order_id(), order);
+    let asked: HashSet<_> = asked_for(&world, &voucher).into_iter().map(|(_, user, _)| user).collect();
+    assert_eq!(asked, HashSet::from(["a".to_owned(), "b".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_kafka_orders_stay_pending_until_they_are_published() {
+    let kafka = devstack::kafka::start(KafkaOptions::default()).unwrap();
+    let world = World::builder().kafka(kafka.endpoint()).build();
+    let store = Store::connect(&world.connections().redis).await.unwrap();
+    let voucher = world.voucher_id();
+    put_on_sale(&store, &voucher, &world.terms(1_000, 1, 1)).await;
+    let vars = [("DOORBUSTER_PURCHASE_ACK_MS", "50"), ("DOORBUSTER_PURCHASE_UNACKNOWLEDGED_MS", "1000")];
+    let shop = Shop::open(&world, &vars).await;
+    let first = shop.buy(&voucher, "first", None, 1).await.order_id();
+    let all_acknowledged = async || shop.admin("metrics").await.1.contains("doorbuster_purchase_unacknowledged 0\n");
+    wait_until_async(PATIENCE, "the first order's acknowledgement", all_acknowledged).await;
+
+    kafka.pause().unwrap();
+    let mut accepted = HashSet::new();
+    for user in 0.. {
+        let reply = shop.buy(&voucher, &format!("u{user}"), None, 1).await;
+        if reply.status != 202 {
+            reply.assert_problem(503, "overloaded");
+            break;
+        }
+        let order = reply.order_id();
+        assert_eq!(shop.order(&voucher, &order, &format!("u{user}")).await.body["status"], "pending");
+        accepted.insert(order);
+        assert!(user < 900, "purchases were never shed");
+    }
+    assert!(accepted.len() > 1);
+    wait_until_async(PATIENCE, "unreadiness", async || shop.admin("readyz").await.0 == 503).await;
+    let pending = format!("doorbuster_purchase_unacknowledged {}\n", accepted.len());
+    let metrics = shop.admin("metrics").await.1;
+    assert!(metrics.contains(&pending), "{pending} is not in\n{metrics}");
+
+    kafka.resume().unwrap();
+    wait_until_async(PATIENCE, "a purchase", async || shop.buy(&voucher, "last", None, 1).await.status == 202).await;
+    wait_until_async(PATIENCE, "all acknowledgements", all_acknowledged).await;
+    wait_until_async(PATIENCE, "readiness", async || shop.admin("readyz").await.0 == 200).await;
+    accepted.extend([first, world.order_id(&voucher, "last", None)]);
+    let asked: Vec<OrderId> = asked_for(&world, &voucher).into_iter().map(|(id, _, _)| id).collect();
+    assert_eq!(asked.iter().copied().collect::<HashSet<_>>(), accepted);
+    assert_eq!(asked.len(), accepted.len(), "each was asked for once");
+    let reserved = store.voucher(&voucher).await.unwrap().unwrap().reserved;
+    assert_eq!(reserved, i64::try_from(accepted.len()).unwrap(), "each is still reserved, and no other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_service_sheds() {
+    let kafka = devstack::kafka::start(KafkaOptions::default()).unwrap();
+    let world = World::builder().kafka(kafka.endpoint()).build();
+    let store = Store::connect(&world.connections().redis).await.unwrap();
+    let voucher = world.voucher_id();
+    put_on_sale(&store, &voucher, &world.terms(100, 1, 1)).await;
+    let vars = [("DOORBUSTER_PURCHASE_MAX_IN_FLIGHT", "4"), ("DOORBUSTER_PURCHASE_ACK_MS", "60000")];
+    let shop = Shop::open(&world, &vars).await;
+    kafka.pause().unwrap();
+    let users: Vec<_> = (0..10).map(|i| format!("u{i}")).collect();
+    let mut calls: Vec<_> = users.iter().map(|user| Box::pin(shop.buy(&voucher, user, None, 1))).collect();
+    for _ in 0..6 {
+        let (reply, _, rest) = futures::future::select_all(calls).await;
+        reply.assert_problem(503, "overloaded");
+        calls = rest;
+    }
+    kafka.resume().unwrap();
+    for reply in join_all(calls).await {
+        reply.order_id();
+    }
+    assert_eq!(store.voucher(&voucher).await.unwrap().unwrap().reserved, 4, "who was shed holds nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_waits_for_what_is_in_flight() {
+    let (world, _store, voucher, shop) = on_sale(1_000, 1, &[]).await;
+    let users: Vec<_> = (0..200).map(|i| format!("u{i}")).collect();
+    let calls = join_all(users.iter().map(|user| async {
+        let answered = shop.post(voucher.as_str(), user).send().await;
+        // One that comes too late finds nobody listening, which promises nothing.
+        let reply = answered.ok()?;
+        let status = reply.status().as_u16();
+        let body = reply.json::<serde_json::Value>().await.ok()?;
+        (status == 202).then(|| OrderId::parse(body["order_id"].as_str().unwrap()).unwrap())
+    }));
+    let stop = async {
+        wait_until_async(PATIENCE, "the first orders", async || !asked_for(&world, &voucher).is_empty()).await;
+        shop.stop();
+    };
+    let (accepted, ()) = tokio::join!(calls, stop);
+    let accepted: HashSet<_> = accepted.into_iter().flatten().collect();
+    shop.ended().await.unwrap();
+    let asked: HashSet<_> = asked_for(&world, &voucher).into_iter().map(|(id, _, _)| id).collect();
+    assert!(!accepted.is_empty());
+    assert!(accepted.is_subset(&asked), "an accepted order was lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_has_a_deadline_even_without_kafka() {
+    let kafka = devstack::kafka::start(KafkaOptions::default()).unwrap();
+    let world = World::builder().kafka(kafka.endpoint()).build();
+    let store = Store::connect(&world.connections().redis).await.unwrap();
+    let voucher = world.voucher_id();
+    put_on_sale(&store, &voucher, &world.terms(100, 1, 1)).await;
+    let vars = [("DOORBUSTER_PURCHASE_ACK_MS", "200"), ("DOORBUSTER_PURCHASE_SHUTDOWN_MS", "1500")];
+    let shop = Shop::open(&world, &vars).await;
+    kafka.pause().unwrap();
+    let order = shop.buy(&voucher, "u", None, 1).await.order_id();
+    shop.stop();
+    let started = std::time::Instant::now();
+    shop.ended().await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    // Its reservation stays: the sweeper publishes it.
+    assert!(store.reservation(&voucher, &order).await.unwrap().is_some());
+    kafka.resume().unwrap();
+}
