@@ -146,10 +146,11 @@ impl Member {
         let (mut looked, mut committed) = (Instant::now(), Instant::now());
         let mut outcome = Ok(());
         while !stop.is_cancelled() && outcome.is_ok() {
-            beat.beat();
+            beat.begin("turn");
             outcome = self.poll();
             self.follow_group();
             if looked.elapsed() >= HOUSEKEEPING {
+                outcome = outcome.and_then(|()| self.check_tasks());
                 self.note_progress();
                 self.pause_and_resume();
                 looked = Instant::now();
@@ -159,6 +160,7 @@ impl Member {
                 committed = Instant::now();
             }
         }
+        beat.begin("leaving the group");
         // Also after a failure: with a hook that only records, dropping the consumer would never end.
         self.leave();
         outcome
@@ -313,6 +315,16 @@ impl Member {
                 _ => {}
             }
         }
+    }
+
+    /// A task that panicked would leave its partition standing still: the process ends instead, and is started again.
+    fn check_tasks(&mut self) -> anyhow::Result<()> {
+        for (partition, owned) in &mut self.owned {
+            while let Some(ended) = owned.tasks.try_join_next() {
+                ended.with_context(|| format!("a task of partition {partition} panicked"))?;
+            }
+        }
+        Ok(())
     }
 
     fn pause_and_resume(&mut self) {

@@ -17,7 +17,6 @@ mod repair;
 mod settle;
 mod sweeper;
 mod warden;
-mod watchdog;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -27,7 +26,7 @@ use std::{
 use anyhow::Context;
 pub use config::CompensationConfig;
 use events::{Codec, Registry};
-use infra::{config::Env, kafka, postgres, redis::Store, shutdown::CancellationToken, telemetry};
+use infra::{config::Env, kafka, postgres, redis::Store, shutdown::CancellationToken, telemetry, watchdog};
 use publish::RequestProducer;
 use tokio::task::JoinSet;
 
@@ -66,7 +65,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
 
     // A member that fails takes the others down in order, so that the process ends and is started again.
     let stop = stop.child_token();
-    let watchdog = watchdog::start(service.clone());
+    watchdog::start(&service.beats, service.config.watchdog).context("the watchdog cannot be started")?;
     tokio::spawn(watch_redis(service.clone(), stop.clone()));
     let mut members = JoinSet::new();
     for number in 0..service.config.members {
@@ -77,7 +76,6 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
         stop.cancel();
         outcome = outcome.and(ended.context("a member of the group panicked").and_then(|ended| ended));
     }
-    watchdog.abort();
     let left = {
         let service = service.clone();
         tokio::task::spawn_blocking(move || service.producer.flush(FLUSH_DEADLINE)).await?

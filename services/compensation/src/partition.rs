@@ -10,12 +10,12 @@ use std::{
 
 use domain::{Timestamp, Voucher, VoucherId};
 use events::Codec;
-use infra::{postgres::Pool, redis::Store, shutdown::CancellationToken, telemetry::Readiness};
+use infra::{postgres::Pool, redis::Store, shutdown::CancellationToken, telemetry::Readiness, watchdog::Beats};
 use parking_lot::Mutex;
 use publish::RequestProducer;
 use tokio::sync::Notify;
 
-use crate::{CompensationConfig, metrics::Metrics, probe::Probe, watchdog::Beats};
+use crate::{CompensationConfig, metrics::Metrics, probe::Probe};
 
 /// What the process has one of.
 pub(crate) struct Service {
@@ -26,7 +26,7 @@ pub(crate) struct Service {
     pub(crate) producer: RequestProducer,
     pub(crate) probe: Probe,
     pub(crate) metrics: Metrics,
-    pub(crate) beats: Beats,
+    pub(crate) beats: Arc<Beats>,
     /// The partitions that members of this process own now.
     pub(crate) partitions: Mutex<HashMap<i32, Arc<Partition>>>,
     /// Members that the group has given an assignment, be it an empty one.
@@ -53,7 +53,7 @@ impl Service {
             producer,
             probe,
             metrics,
-            beats: Beats::default(),
+            beats: Arc::default(),
             partitions: Mutex::default(),
             joined: AtomicUsize::new(0),
             redis_answers: AtomicBool::new(true),

@@ -6,3 +6,4 @@ pub mod postgres;
 pub mod redis;
 pub mod shutdown;
 pub mod telemetry;
+pub mod watchdog;

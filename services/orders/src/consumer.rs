@@ -16,6 +16,7 @@ use domain::Timestamp;
 use infra::{
     kafka::{Record, client_config, log_error, log_line},
     shutdown::CancellationToken,
+    watchdog::Beat,
 };
 use parking_lot::Mutex;
 use rdkafka::{
@@ -32,7 +33,6 @@ use crate::{
     assignment::{Assignment, Bounds},
     lane,
     mailbox::{Answer, Mailbox, Metadata, Question, Told},
-    watchdog::Beat,
 };
 
 /// Longest wait of a poll while nothing is due: how late a lane's question or the end of the process is noticed.

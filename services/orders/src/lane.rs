@@ -12,9 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use infra::postgres::{
-    DatabaseError, OutRecord,
-    lane::{CommitError, LaneSession, LaneTransaction, Wanted, WriteError},
+use infra::{
+    postgres::{
+        DatabaseError, OutRecord,
+        lane::{CommitError, LaneSession, LaneTransaction, Wanted, WriteError},
+    },
+    watchdog::Beat,
 };
 use publish::LaneProducer;
 use rand::Rng;
@@ -25,7 +28,6 @@ use crate::{
     decide_batch::{self, Decoded, Undecoded},
     mailbox::{Answer, Batch, Health, Mail, Mailbox, Question, Told},
     next_step::{LaneError, Next, next_step},
-    watchdog::Beat,
 };
 
 /// Longest wait for Postgres in one attempt, above the server's own time-outs: it ends only attempts whose server has vanished.

@@ -14,14 +14,19 @@ mod metrics;
 mod next_step;
 mod probe;
 mod recover;
-mod watchdog;
 
 use std::{collections::BTreeMap, sync::Arc, thread};
 
 use anyhow::{Context, anyhow};
 pub use config::OrdersConfig;
 use events::{Codec, Registry};
-use infra::{config::Env, kafka, postgres, shutdown::CancellationToken, telemetry};
+use infra::{
+    config::Env,
+    kafka, postgres,
+    shutdown::CancellationToken,
+    telemetry,
+    watchdog::{self, Beats},
+};
 use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
 
@@ -29,7 +34,6 @@ use crate::{
     mailbox::{Health, Mailbox},
     metrics::Metrics,
     probe::Probe,
-    watchdog::Beats,
 };
 
 /// Connections for the check at start; lanes have connections of their own.
@@ -41,7 +45,7 @@ struct Service {
     codec: Codec,
     probe: Probe,
     metrics: Metrics,
-    beats: Beats,
+    beats: Arc<Beats>,
     /// The runtime on which the registry's client lives.
     handle: Handle,
     /// The lane of each assigned partition.
@@ -82,7 +86,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
         codec,
         probe: Probe::new(&connections).context("the reader of offsets cannot be made")?,
         metrics,
-        beats: Beats::default(),
+        beats: Arc::default(),
         handle: Handle::current(),
         lanes: Mutex::default(),
         has_joined: Mutex::default(),
@@ -99,7 +103,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {} (DOORBUSTER_ORDERS_ADMIN)", service.config.admin))?;
     telemetry::announce(env, &[("admin", listening)])?;
     tracing::info!(partitions, group = connections.group("orders"), "orders is starting");
-    watchdog::start(&service).context("the watchdog cannot be started")?;
+    watchdog::start(&service.beats, service.config.watchdog).context("the watchdog cannot be started")?;
     probe::measure_lag(&service).context("the lag's thread cannot be started")?;
 
     let (done, outcome) = oneshot::channel();

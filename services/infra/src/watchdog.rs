@@ -1,4 +1,5 @@
-//! Ends the process when a lane's attempt or the consumer's turn takes longer than its bound; whoever runs the process starts it again.
+//! Ends the process when one attempt (a lane's, a turn of a consumer's loop) takes longer than its bound; whoever runs the process starts
+//! it again.
 //!
 //! A call into the client library that never comes back cannot be cancelled: only the end of the process helps. What is measured is one
 //! attempt, so a database that is away (many short attempts) never ends the process.
@@ -11,36 +12,34 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::Service;
-
 /// Looks a bound is divided into: an overdue attempt is noticed at most a tenth of the bound late.
 const LOOKS: u32 = 10;
 
 /// All that is watched.
 #[derive(Default)]
-pub(crate) struct Beats(Mutex<Vec<Weak<Beat>>>);
+pub struct Beats(Mutex<Vec<Weak<Beat>>>);
 
 /// What one thread is doing, and since when.
-pub(crate) struct Beat {
+pub struct Beat {
     name: String,
     attempt: Mutex<Option<(&'static str, Instant)>>,
 }
 
 impl Beat {
     /// A new attempt begins (and the last one, if any, is over).
-    pub(crate) fn begin(&self, what: &'static str) {
+    pub fn begin(&self, what: &'static str) {
         *self.attempt.lock() = Some((what, Instant::now()));
     }
 
     /// Nothing is being attempted; waiting may take any time.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         *self.attempt.lock() = None;
     }
 }
 
 impl Beats {
     /// Watches until the beat is dropped.
-    pub(crate) fn add(&self, name: String) -> Arc<Beat> {
+    pub fn add(&self, name: String) -> Arc<Beat> {
         let beat = Arc::new(Beat { name, attempt: Mutex::new(None) });
         let mut beats = self.0.lock();
         beats.retain(|b| b.strong_count() > 0);
@@ -49,7 +48,7 @@ impl Beats {
     }
 
     /// The first attempt that takes longer than `bound`, as "who: what".
-    pub(crate) fn overdue(&self, bound: Duration) -> Option<String> {
+    pub fn overdue(&self, bound: Duration) -> Option<String> {
         self.0.lock().iter().filter_map(Weak::upgrade).find_map(|beat| {
             let attempt = *beat.attempt.lock();
             let (what, since) = attempt?;
@@ -58,17 +57,16 @@ impl Beats {
     }
 }
 
-/// Watches until the service is gone.
-pub(crate) fn start(service: &Arc<Service>) -> std::io::Result<()> {
-    let service = Arc::downgrade(service);
+/// Watches on a thread of its own until the beats are gone. The process is aborted, not stopped: whatever hangs would hang a stop as well.
+pub fn start(beats: &Arc<Beats>, bound: Duration) -> std::io::Result<()> {
+    let beats = Arc::downgrade(beats);
     thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
-        while let Some(service) = service.upgrade() {
-            let bound = service.config.watchdog;
-            if let Some(attempt) = service.beats.overdue(bound) {
+        while let Some(beats) = beats.upgrade() {
+            if let Some(attempt) = beats.overdue(bound) {
                 tracing::error!(attempt, ?bound, "takes too long: ending the process");
                 std::process::abort();
             }
-            drop(service);
+            drop(beats);
             thread::sleep(bound / LOOKS);
         }
     })?;
