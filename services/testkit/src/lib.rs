@@ -9,8 +9,12 @@
 //! Everything here blocks and panics on failure, which is what a test wants; all of it may be called from async tests too.
 
 mod log;
+mod sale;
+mod services;
 mod wait;
 mod world;
 
+pub use sale::{buy, buyers, get, plan, sale, token};
+pub use services::{Service, doorbuster};
 pub use wait::{wait_for, wait_until, wait_until_async};
 pub use world::{World, WorldBuilder, order_request, voucher_request};

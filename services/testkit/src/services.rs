@@ -1,0 +1,141 @@
+//! The real services as child processes in a world, killed when dropped.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use devstack::process::{Program, RestartPolicy, Supervised};
+
+use crate::World;
+
+/// For a service to say that it is ready, on a machine busy with other tests.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// For a service to end after SIGTERM: longer than any service's own deadline.
+const END_DEADLINE: Duration = Duration::from_secs(40);
+
+/// A service that dies again and again, as tests make it do, is always started again, and soon.
+const RESTARTS: RestartPolicy = RestartPolicy {
+    first_wait: Duration::from_millis(100),
+    longest_wait: Duration::from_millis(500),
+    quick: Duration::from_secs(1),
+    quick_failures: 20,
+};
+
+/// Lines of a service's log that a failed test prints.
+const TAIL: usize = 30;
+
+/// One running service. A crash, or [`Service::kill`], has it started again; its addresses stay the same.
+pub struct Service {
+    pub process: Supervised,
+    ready_file: PathBuf,
+    http: Option<u16>,
+    folder: PathBuf,
+}
+
+impl World {
+    /// Starts `doorbuster run NAME` in this world and waits until it is ready. `more`: variables on top of [`World::env_vars`].
+    pub fn start_service(&self, name: &str, more: &[(&str, &str)]) -> Service {
+        let service = self.launch_service(name, name, more);
+        service.wait_ready();
+        service
+    }
+
+    /// As [`World::start_service`] under a name of its own, for several of one kind, without waiting.
+    pub fn launch_service(&self, service: &str, name: &str, more: &[(&str, &str)]) -> Service {
+        let folder = devstack::kept_logs().join(&self.connections().prefix);
+        let mut program = Program::new(name, binary(), &folder);
+        program.args = ["run", service].map(str::to_owned).to_vec();
+        program.restarts = RESTARTS;
+        let ready_file = folder.join(format!("{name}.ready"));
+        let http = (service == "purchase").then(free_port);
+        program.env = self.env_vars();
+        if let Some(port) = http {
+            program.env.push(("DOORBUSTER_PURCHASE_LISTEN".to_owned(), format!("127.0.0.1:{port}")));
+        }
+        program.env.push(("DOORBUSTER_READY_FILE".to_owned(), ready_file.to_string_lossy().into_owned()));
+        program.env.extend(more.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+        let process = Supervised::start(program).expect("a service can be started");
+        Service { process, ready_file, http, folder }
+    }
+}
+
+impl Service {
+    /// Where buyers call a purchase service.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http.expect("only purchase listens for buyers"))
+    }
+
+    /// The port of health and metrics of the present run, once it listens.
+    pub fn admin_port(&self) -> Option<u16> {
+        let listening: serde_json::Value = serde_json::from_slice(&std::fs::read(&self.ready_file).ok()?).ok()?;
+        listening["admin"].as_str()?.rsplit_once(':')?.1.parse().ok()
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.admin_port().is_some_and(|port| devstack::http_get(port, "/readyz").is_ok_and(|(status, _)| status == 200))
+    }
+
+    /// Waits until it says that it is ready; panics with the end of its log if it does not.
+    #[track_caller]
+    pub fn wait_ready(&self) {
+        self.process.wait_until(READY_DEADLINE, || self.is_ready()).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Kills it (SIGKILL), and waits until its next run is ready.
+    #[track_caller]
+    pub fn crash(&self) {
+        // So that the dead run's address is not asked.
+        let _ = std::fs::remove_file(&self.ready_file);
+        self.process.kill().expect("the service is running");
+        self.wait_ready();
+    }
+
+    /// Asks it to end (SIGTERM) and checks that it does so with 0.
+    #[track_caller]
+    pub fn end(&self) {
+        let status = self.process.terminate(END_DEADLINE).unwrap_or_else(|error| panic!("{error}"));
+        assert!(status.success(), "{} ended with {status}:\n{}", self.process.name(), self.process.log_tail(TAIL));
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the end of {}\n{}", self.process.log().display(), self.process.log_tail(TAIL));
+            return;
+        }
+        // Another service of this world may still be writing there; then the folder goes with the last one.
+        let _ = std::fs::remove_file(self.process.log());
+        let _ = std::fs::remove_file(&self.ready_file);
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+/// Runs `doorbuster` with these arguments in this world; gives its exit code and what it printed.
+pub fn doorbuster(world: &World, args: &[&str]) -> (i32, String) {
+    let mut command = std::process::Command::new(binary());
+    command.args(args).envs(world.env_vars());
+    let output = command.output().expect("doorbuster can be started");
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.code().unwrap_or(-1), text)
+}
+
+/// `DOORBUSTER_BIN`, else the binary that the same build made beside this test.
+fn binary() -> PathBuf {
+    let built = || {
+        let test = std::env::current_exe().ok()?;
+        // target/debug/deps/this-test-1234 -> target/debug/doorbuster
+        Some(test.parent()?.parent()?.join("doorbuster"))
+    };
+    let found = std::env::var_os("DOORBUSTER_BIN").map(PathBuf::from).or_else(built);
+    found.filter(|path| Path::is_file(path)).expect("the binary `doorbuster` is built: run `make test`")
+}
+
+/// A port that was free a moment ago. Fixed, so that a service keeps its address when it is started again.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("a bound listener has an address").port()
+}

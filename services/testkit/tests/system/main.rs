@@ -1,0 +1,61 @@
+//! The whole system: real binaries on real servers, looked at from outside. One test at a time, since each wants the machine.
+
+mod audit_finds;
+mod crashes;
+mod redis_lost;
+mod sale;
+mod shutdown;
+mod stock;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use testkit::{Service, World};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The services of one world. Nobody else runs while it lives.
+struct Shop {
+    // In the order of dropping: the services go before the database, and the next test comes when all is gone.
+    purchase: Service,
+    compensation: Service,
+    orders: Service,
+    world: World,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Orphaned reservations are published soon after the delivery time-out, not 5 s later: this machine has one clock.
+const QUICK_SWEEPER: [(&str, &str); 1] = [("DOORBUSTER_COMPENSATION_SWEEP_MARGIN_MS", "500")];
+
+impl Shop {
+    fn new() -> Self {
+        Self::with(|| World::builder().build(), &[])
+    }
+
+    /// `purchase`: variables for the purchase service.
+    fn with(world: impl FnOnce() -> World, purchase: &[(&str, &str)]) -> Self {
+        // A test that failed has poisoned it, and tells that by itself.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let world = world();
+        let orders = world.launch_service("orders", "orders", &[]);
+        let compensation = world.launch_service("compensation", "compensation", &QUICK_SWEEPER);
+        let purchase = world.launch_service("purchase", "purchase", purchase);
+        [&orders, &compensation, &purchase].into_iter().for_each(Service::wait_ready);
+        Self { purchase, compensation, orders, world, _alone: alone }
+    }
+
+    /// Puts a voucher of so many units, one a user, on sale.
+    fn open(&self, units: i64) -> domain::VoucherId {
+        let voucher = self.world.voucher_id();
+        self.world.open(&voucher, self.world.terms(units, 1, 1));
+        voucher
+    }
+
+    fn url(&self) -> String {
+        self.purchase.url()
+    }
+}
+
+/// `buyer-0`, `buyer-1`, ...
+fn names(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|i| format!("buyer-{i}"))
+}
