@@ -8,7 +8,7 @@ use std::{
 
 use domain::{Event, Order, OrderId, VoucherId};
 use infra::{config::Env, shutdown::CancellationToken};
-use testkit::{World, wait_until};
+use testkit::{World, wait_until, wait_until_async};
 
 /// Longest wait for anything that only a busy machine makes slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,4 +143,48 @@ pub(crate) fn publish(world: &World, total: i64, limit: i64, partition: i32) -> 
 pub(crate) fn buy(world: &World, voucher: &VoucherId, user: &str, partition: i32) -> i64 {
     let request = testkit::order_request(voucher, world.order_id(voucher, user, None), user, 1);
     world.append_request(partition, &request)
+}
+
+/// Appends many requests to a partition, in this order, and returns when all are acknowledged.
+pub(crate) fn append_all(world: &World, partition: i32, requests: &[domain::Request]) {
+    let producer = publish::RequestProducer::new(world.connections(), world.codec()).expect("a producer");
+    let sent: Vec<_> = requests.iter().map(|request| producer.send(partition, request)).collect();
+    let wait = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            for delivery in sent {
+                let delivery = delivery.await;
+                assert!(matches!(delivery, publish::Delivery::Persisted { .. }), "{delivery:?}");
+            }
+        });
+    };
+    // A runtime cannot wait inside another one's thread.
+    thread::scope(|scope| scope.spawn(wait).join().expect("the records are acknowledged"));
+}
+
+/// Requests of one unit each for users `from..to`.
+pub(crate) fn orders_of(world: &World, voucher: &VoucherId, users: std::ops::Range<usize>) -> Vec<domain::Request> {
+    users
+        .map(|n| format!("user-{n}"))
+        .map(|user| testkit::order_request(voucher, world.order_id(voucher, &user, None), &user, 1))
+        .collect()
+}
+
+/// The lane's position in Postgres, if there is one.
+pub(crate) async fn position(world: &World, partition: i32) -> Option<i64> {
+    let pool = infra::postgres::pool(world.connections(), 1).expect("a pool");
+    let topic = &world.connections().topics.requests;
+    infra::postgres::next_offset(&pool, topic, partition).await.expect("a position can be read")
+}
+
+/// Waits until everything in the partition is decided and published: both ends of the lane have moved to the end.
+pub(crate) async fn settled(world: &World, partition: i32) -> Vec<Event> {
+    let end = world.ends(&world.connections().topics.requests, partition).high;
+    wait_until_async(PATIENCE, "the lane to reach the end", async || position(world, partition).await == Some(end)).await;
+    if end == 0 { Vec::new() } else { events_up_to(world, partition, end) }
+}
+
+/// Runs statements on the world's database.
+pub(crate) async fn sql(world: &World, statements: &str) {
+    world.postgres().await.batch_execute(statements).await.expect("the statements are right");
 }
