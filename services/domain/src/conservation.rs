@@ -26,8 +26,10 @@ pub fn breaches(state: &State) -> Vec<Breach> {
     let mut live: HashMap<&VoucherId, i64> = HashMap::new();
     let mut held: HashMap<(VoucherId, UserId), i64> = HashMap::new();
     for order in state.orders.values().filter(|o| o.status.is_live()) {
-        *live.entry(&order.voucher_id).or_default() += order.quantity;
-        *held.entry((order.voucher_id.clone(), order.user_id.clone())).or_default() += order.quantity;
+        let units = live.entry(&order.voucher_id).or_default();
+        *units = units.saturating_add(order.quantity);
+        let units = held.entry((order.voucher_id.clone(), order.user_id.clone())).or_default();
+        *units = units.saturating_add(order.quantity);
     }
     let mut found = Vec::new();
     for voucher in state.vouchers.values() {
@@ -53,7 +55,7 @@ pub fn breaches(state: &State) -> Vec<Breach> {
 
 fn of_voucher(voucher: &Voucher, live: i64, found: &mut Vec<Breach>) {
     let (total, remaining) = (voucher.terms.total, voucher.remaining);
-    if total != remaining + live {
+    if total != remaining.saturating_add(live) {
         found.push(Breach::Total { voucher: voucher.id.clone(), total, remaining, live });
     }
     if !(0..=total).contains(&remaining) {

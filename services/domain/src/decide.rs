@@ -52,9 +52,7 @@ pub fn decide(facts: &State, logged: &LoggedRequest) -> Event {
                 event(Some(request), 0, 0, 0, refused(kind, None, RefusalReason::InvalidTerms))
             }
         }
-        (None, body) => {
-            event(Some(request), 0, 0, 0, refused(body.kind(), body.order_id(), RefusalReason::UnknownVoucher))
-        }
+        (None, body) => event(Some(request), 0, 0, 0, refused(body.kind(), body.order_id(), RefusalReason::UnknownVoucher)),
         (Some(voucher), body) => {
             let decided = sequenced(facts, voucher, body, logged);
             event(Some(request), voucher.seq + 1, voucher.remaining + decided.freed, decided.held, decided.body)
@@ -82,9 +80,7 @@ fn refused(kind: RequestKind, order_id: Option<OrderId>, reason: RefusalReason) 
 /// Decides a request of a voucher that lives on this partition.
 fn sequenced(facts: &State, voucher: &Voucher, body: &RequestBody, logged: &LoggedRequest) -> Decided {
     match body {
-        RequestBody::VoucherPublished(_) => {
-            Decided::about_nobody(refused(body.kind(), None, RefusalReason::AlreadyPublished), 0)
-        }
+        RequestBody::VoucherPublished(_) => Decided::about_nobody(refused(body.kind(), None, RefusalReason::AlreadyPublished), 0),
         RequestBody::StockChanged { expected_terms_version, .. }
         | RequestBody::VoucherPaused { expected_terms_version }
         | RequestBody::VoucherResumed { expected_terms_version }
@@ -132,7 +128,7 @@ fn change(voucher: &Voucher, body: &RequestBody, expected: i64) -> Result<(Vouch
         Err(RefusalReason::NoChange)
     } else if new_total < total - voucher.remaining {
         Err(RefusalReason::BelowSold)
-    } else if new_total > MAX_TOTAL {
+    } else if !(1..=MAX_TOTAL).contains(&new_total) {
         Err(RefusalReason::InvalidTerms)
     } else {
         Ok((state, new_total))
@@ -174,21 +170,16 @@ fn order(
     };
     match reason {
         Some(reason) => {
+            // What no store could hold would stop the lane at this record for ever.
             let user_id = if user_id.is_valid() { user_id.clone() } else { user_id.stripped() };
+            let requested_at = requested_at.within_calendar();
             Decided { body: EventBody::OrderRejected { order_id, user_id, quantity, requested_at, reason }, freed: 0, held }
         }
         None => {
             let expires_at = voucher.terms.payment_window_ms.map(|window| appended_at.plus(window));
             let slot = if voucher.terms.per_user_limit == 1 { 0 } else { voucher.seq + 1 };
             Decided {
-                body: EventBody::OrderConfirmed {
-                    order_id,
-                    user_id: user_id.clone(),
-                    quantity,
-                    requested_at,
-                    expires_at,
-                    slot,
-                },
+                body: EventBody::OrderConfirmed { order_id, user_id: user_id.clone(), quantity, requested_at, expires_at, slot },
                 freed: -quantity,
                 held: held + quantity,
             }
@@ -279,7 +270,8 @@ fn payment(
                 quantity: order.quantity,
                 payment_ref: payment_ref.to_owned(),
                 amount: amount.clone(),
-                paid_at,
+                // The provider's clock decides nothing here, so an absurd one is no reason to refuse money.
+                paid_at: paid_at.within_calendar(),
             },
             freed: 0,
             held,
@@ -296,17 +288,17 @@ fn make_sense(terms: &Terms, partition: i32) -> bool {
         && !terms.title.chars().any(char::is_control)
         && (1..=MAX_TOTAL).contains(&terms.total)
         && (1..=terms.total).contains(&terms.per_user_limit)
-        && terms.begins_at.0 >= 0
         && terms.begins_at < terms.ends_at
-        && terms.ends_at <= LAST_INSTANT
+        && Timestamp::CALENDAR.contains(&terms.begins_at)
+        && Timestamp::CALENDAR.contains(&terms.ends_at)
         && terms.price.minor >= 0
         && terms.price.has_valid_currency()
         && terms.price.times(MAX_TOTAL).is_some()
         && terms.payment_window_ms.is_none_or(|window| (1..=MAX_PAYMENT_WINDOW_MS).contains(&window))
 }
 
-/// 9999-12-31T23:59:59.999Z: the last instant that every store and format here can write.
-const LAST_INSTANT: Timestamp = Timestamp(253_402_300_799_999);
-
 /// Ten years: longer than any sale, short enough that no sum of instants leaves the calendar.
 const MAX_PAYMENT_WINDOW_MS: i64 = 10 * 366 * 24 * 3_600_000;
+
+#[cfg(test)]
+mod tests;

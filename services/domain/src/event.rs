@@ -35,7 +35,11 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventBody {
     VoucherOpened(Terms),
-    VoucherChanged { state: VoucherState, total: i64, terms_version: i64 },
+    VoucherChanged {
+        state: VoucherState,
+        total: i64,
+        terms_version: i64,
+    },
     OrderConfirmed {
         order_id: OrderId,
         user_id: UserId,
@@ -45,8 +49,21 @@ pub enum EventBody {
         expires_at: Option<Timestamp>,
         slot: i64,
     },
-    OrderRejected { order_id: OrderId, user_id: UserId, quantity: i64, requested_at: Timestamp, reason: RejectReason },
-    OrderPaid { order_id: OrderId, user_id: UserId, quantity: i64, payment_ref: String, amount: Money, paid_at: Timestamp },
+    OrderRejected {
+        order_id: OrderId,
+        user_id: UserId,
+        quantity: i64,
+        requested_at: Timestamp,
+        reason: RejectReason,
+    },
+    OrderPaid {
+        order_id: OrderId,
+        user_id: UserId,
+        quantity: i64,
+        payment_ref: String,
+        amount: Money,
+        paid_at: Timestamp,
+    },
     OrderCancelled {
         order_id: OrderId,
         user_id: UserId,
@@ -55,9 +72,17 @@ pub enum EventBody {
         /// What the seller owes the buyer: the whole amount where the order was paid.
         due_back: Option<Money>,
     },
-    OrderExpired { order_id: OrderId, user_id: UserId, quantity: i64 },
+    OrderExpired {
+        order_id: OrderId,
+        user_id: UserId,
+        quantity: i64,
+    },
     /// The order (or the payment) of this request was decided before.
-    RequestRepeated { order_id: OrderId, user_id: UserId, status: OrderStatus },
+    RequestRepeated {
+        order_id: OrderId,
+        user_id: UserId,
+        status: OrderStatus,
+    },
     RequestRefused {
         kind: RequestKind,
         order_id: Option<OrderId>,

@@ -38,10 +38,8 @@ impl State {
                 self.orders.insert(*order_id, order);
             }
             EventBody::OrderRejected { order_id, user_id, quantity, requested_at, reason } => {
-                let order = Order {
-                    reason: Some(*reason),
-                    ..new_order(event, voucher_id, *order_id, user_id, *quantity, *requested_at)
-                };
+                let order =
+                    Order { reason: Some(*reason), ..new_order(event, voucher_id, *order_id, user_id, *quantity, *requested_at) };
                 self.orders.insert(*order_id, order);
             }
             EventBody::OrderPaid { order_id, payment_ref, .. } => {
@@ -52,11 +50,11 @@ impl State {
             }
             EventBody::OrderCancelled { order_id, user_id, quantity, .. } => {
                 self.change_order(event, order_id, OrderStatus::Cancelled);
-                self.hold(voucher_id, user_id, -quantity);
+                self.hold(voucher_id, user_id, quantity.saturating_neg());
             }
             EventBody::OrderExpired { order_id, user_id, quantity } => {
                 self.change_order(event, order_id, OrderStatus::Expired);
-                self.hold(voucher_id, user_id, -quantity);
+                self.hold(voucher_id, user_id, quantity.saturating_neg());
             }
             EventBody::VoucherOpened(_) | EventBody::RequestRepeated { .. } | EventBody::RequestRefused { .. } => {}
         }

@@ -32,8 +32,8 @@ impl VoucherId {
 
     /// Accepts `text` unchanged or refuses it.
     pub fn parse(text: &str) -> Result<Self, InvalidId> {
-        let fits = (1..=Self::MAX_LEN).contains(&text.len())
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
+        let fits =
+            (1..=Self::MAX_LEN).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
         if fits { Ok(Self(text.to_owned())) } else { Err(InvalidId::Voucher(text.chars().take(80).collect())) }
     }
 

@@ -12,6 +12,7 @@ mod ids;
 mod order;
 mod request;
 mod state;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod voucher;
 
@@ -22,3 +23,5 @@ pub use order::{Order, OrderStatus, RejectReason};
 pub use request::{CancelledBy, LoggedRequest, Request, RequestBody, RequestKind};
 pub use state::State;
 pub use voucher::{Money, Terms, Timestamp, Voucher, VoucherState};
+#[cfg(test)]
+mod properties;

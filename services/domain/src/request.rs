@@ -21,14 +21,38 @@ pub struct Request {
 pub enum RequestBody {
     VoucherPublished(Terms),
     /// `delta` units more (or fewer, where negative).
-    StockChanged { delta: i64, expected_terms_version: i64 },
-    VoucherPaused { expected_terms_version: i64 },
-    VoucherResumed { expected_terms_version: i64 },
-    VoucherClosed { expected_terms_version: i64 },
-    OrderRequested { order_id: OrderId, user_id: UserId, quantity: i64, requested_at: Timestamp },
-    CancellationRequested { order_id: OrderId, by: CancelledBy },
-    PaymentReceived { order_id: OrderId, payment_ref: String, amount: Money, paid_at: Timestamp },
-    PaymentWindowElapsed { order_id: OrderId },
+    StockChanged {
+        delta: i64,
+        expected_terms_version: i64,
+    },
+    VoucherPaused {
+        expected_terms_version: i64,
+    },
+    VoucherResumed {
+        expected_terms_version: i64,
+    },
+    VoucherClosed {
+        expected_terms_version: i64,
+    },
+    OrderRequested {
+        order_id: OrderId,
+        user_id: UserId,
+        quantity: i64,
+        requested_at: Timestamp,
+    },
+    CancellationRequested {
+        order_id: OrderId,
+        by: CancelledBy,
+    },
+    PaymentReceived {
+        order_id: OrderId,
+        payment_ref: String,
+        amount: Money,
+        paid_at: Timestamp,
+    },
+    PaymentWindowElapsed {
+        order_id: OrderId,
+    },
 }
 
 /// The name of a request's body, and of what a refusal refused.

@@ -32,7 +32,7 @@ impl State {
     pub(crate) fn hold(&mut self, voucher: &VoucherId, user: &UserId, units: i64) {
         let key = (voucher.clone(), user.clone());
         let held = self.held.entry(key.clone()).or_insert(0);
-        *held += units;
+        *held = held.saturating_add(units);
         if *held == 0 {
             self.held.remove(&key);
         }

@@ -12,9 +12,17 @@ use crate::VoucherId;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// 1970-01-01T00:00:00Z and 9999-12-31T23:59:59.999Z: between them lies every instant that all stores and readers can write.
+    pub const CALENDAR: std::ops::RangeInclusive<Self> = Self(0)..=Self(253_402_300_799_999);
+
     /// The instant `millis` later (earlier where negative); stays at the ends of the range.
     pub fn plus(self, millis: i64) -> Self {
         Self(self.0.saturating_add(millis))
+    }
+
+    /// This instant, or the end of the calendar that is nearest to it.
+    pub fn within_calendar(self) -> Self {
+        self.clamp(*Self::CALENDAR.start(), *Self::CALENDAR.end())
     }
 }
 
