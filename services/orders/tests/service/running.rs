@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use domain::{Event, Order, OrderId, VoucherId};
+use domain::{Event, VoucherId};
 use infra::{config::Env, shutdown::CancellationToken};
 use testkit::{World, wait_until, wait_until_async};
 
@@ -71,12 +71,6 @@ impl Instance {
         self.stop.cancel();
         self.thread.take().expect("not stopped before").join().expect("the service does not panic")
     }
-
-    /// Waits for the service to end by itself, and gives why.
-    pub(crate) fn failure(mut self) -> String {
-        let ended = self.thread.take().expect("not stopped before").join().expect("the service does not panic");
-        format!("{:#}", ended.expect_err("it was to fail"))
-    }
 }
 
 impl Drop for Instance {
@@ -124,11 +118,6 @@ pub(crate) async fn assert_tables_equal_the_log(world: &World, events: &[Event])
     for order in folded.orders.values() {
         assert_eq!(infra::postgres::order(&pool, &order.id).await.expect("an order can be read").as_ref(), Some(order));
     }
-}
-
-pub(crate) async fn order(world: &World, id: &OrderId) -> Option<Order> {
-    let pool = infra::postgres::pool(world.connections(), 1).expect("a pool");
-    infra::postgres::order(&pool, id).await.expect("an order can be read")
 }
 
 /// Publishes a voucher on `partition` and gives its id.
