@@ -342,3 +342,47 @@ impl ProducerContext for Reports {
         let _ = answer.send(delivery);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::{RequestBody, VoucherId};
+    use infra::config::Env;
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_queue_is_told_at_once_and_takes_records_again_once_they_get_through() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        let kafka = cluster.bootstrap_servers();
+        let unused = ["DOORBUSTER_REDIS", "DOORBUSTER_POSTGRES", "DOORBUSTER_REGISTRY"].map(|name| (name, "unused"));
+        let connections = Connections::from_env(&Env::of(unused.into_iter().chain([("DOORBUSTER_KAFKA", kafka.as_str())])));
+        let connections = connections.expect("all is set");
+        cluster.create_topic(&connections.topics.requests, 1, 1).expect("a topic");
+        let mut config = settings(&connections);
+        config.set("queue.buffering.max.messages", "10");
+        let producer = RequestProducer::with_config(&connections, Codec::offline(), config).expect("a producer can be made");
+        let request = Request {
+            id: Default::default(),
+            voucher_id: VoucherId::parse("v").expect("a good id"),
+            actor: String::new(),
+            reason: None,
+            body: RequestBody::VoucherPaused { expected_terms_version: 1 },
+        };
+
+        cluster.broker_down(1).expect("it is up");
+        let waiting: Vec<_> = (0..10).map(|_| producer.send(0, &request)).collect();
+        let told = Instant::now();
+        let said = producer.send(0, &request).await;
+        assert!(matches!(&said, Delivery::NotPersisted { reason } if reason.contains("full")), "{said:?}");
+        assert!(told.elapsed() < Duration::from_millis(50), "told after {:?}", told.elapsed());
+        assert_eq!(producer.in_flight(), 10);
+        cluster.broker_up(1).expect("it is down");
+        for said in waiting {
+            let said = said.await;
+            assert!(matches!(said, Delivery::Persisted { .. }), "{said:?}");
+        }
+        let said = producer.send(0, &request).await;
+        assert!(matches!(said, Delivery::Persisted { .. }), "{said:?}");
+    }
+}

@@ -67,8 +67,8 @@ impl PartitionReader {
 
     /// Where the partition begins and ends now. `stable` is read first: where it equals `high`, no transaction was open at the moment of `high`.
     pub fn ends(&self) -> Result<Ends, LogError> {
-        let (start, stable) = self.committed.fetch_watermarks(&self.topic, self.partition, CALL_TIMEOUT)?;
-        let (_, high) = self.uncommitted()?.fetch_watermarks(&self.topic, self.partition, CALL_TIMEOUT)?;
+        let (start, stable) = self.watermarks(&self.committed)?;
+        let (_, high) = self.watermarks(self.uncommitted()?)?;
         Ok(Ends { start, stable, high })
     }
 
@@ -78,7 +78,7 @@ impl PartitionReader {
         if from >= to {
             return Ok(());
         }
-        let (start, stable) = self.committed.fetch_watermarks(&self.topic, self.partition, CALL_TIMEOUT)?;
+        let (start, stable) = self.watermarks(&self.committed)?;
         if from < start {
             return Err(self.out_of_range(start, stable, from));
         }
@@ -127,7 +127,7 @@ impl PartitionReader {
 
     /// The last committed record below the stable end, looked for backwards in growing steps past markers and aborted records; `None`: there is none.
     pub fn last(&mut self) -> Result<Option<Record>, LogError> {
-        let (start, stable) = self.committed.fetch_watermarks(&self.topic, self.partition, CALL_TIMEOUT)?;
+        let (start, stable) = self.watermarks(&self.committed)?;
         let (mut to, mut step) = (stable, FIRST_STEP);
         while to > start {
             let from = start.max(to.saturating_sub(step));
@@ -146,8 +146,8 @@ impl PartitionReader {
 
     /// The first offset whose record was appended at or after `at`, decided or not; `None`: there is none yet.
     pub fn offset_at(&self, at: Timestamp) -> Result<Option<i64>, LogError> {
-        let asked = self.at(at.0.max(0))?;
-        let answered = self.uncommitted()?.offsets_for_times(asked, CALL_TIMEOUT)?;
+        let client = self.uncommitted()?;
+        let answered = self.with_metadata(client, || client.offsets_for_times(self.at(at.0.max(0))?, CALL_TIMEOUT))?;
         for found in answered.elements() {
             found.error()?;
             if let Offset::Offset(offset) = found.offset() {
@@ -165,7 +165,32 @@ impl PartitionReader {
         Ok(self.uncommitted.get_or_init(|| made))
     }
 
-    fn at(&self, offset: i64) -> Result<TopicPartitionList, LogError> {
+    fn watermarks(&self, client: &BaseConsumer<ClientLog>) -> Result<(i64, i64), LogError> {
+        self.with_metadata(client, || client.fetch_watermarks(&self.topic, self.partition, CALL_TIMEOUT))
+    }
+
+    /// A client whose first look fell into a moment in which the partition had no leader goes on saying "unknown partition" from its cache until
+    /// the next refresh, half a minute later; so it is made to look again.
+    fn with_metadata<T>(&self, client: &BaseConsumer<ClientLog>, ask: impl Fn() -> Result<T, KafkaError>) -> Result<T, LogError> {
+        match ask() {
+            Err(error)
+                if matches!(
+                    error.rdkafka_error_code(),
+                    Some(
+                        RDKafkaErrorCode::UnknownPartition
+                            | RDKafkaErrorCode::UnknownTopic
+                            | RDKafkaErrorCode::LeaderNotAvailable
+                    )
+                ) =>
+            {
+                client.fetch_metadata(Some(&self.topic), CALL_TIMEOUT)?;
+                Ok(ask()?)
+            }
+            answer => Ok(answer?),
+        }
+    }
+
+    fn at(&self, offset: i64) -> Result<TopicPartitionList, KafkaError> {
         let mut list = TopicPartitionList::with_capacity(1);
         list.add_partition_offset(&self.topic, self.partition, Offset::Offset(offset))?;
         Ok(list)
@@ -182,7 +207,7 @@ impl PartitionReader {
     fn judge(&self, error: KafkaError, position: i64) -> Result<(), LogError> {
         match (&error, error.rdkafka_error_code()) {
             (_, Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)) => {
-                let (start, end) = self.committed.fetch_watermarks(&self.topic, self.partition, CALL_TIMEOUT)?;
+                let (start, end) = self.watermarks(&self.committed)?;
                 Err(self.out_of_range(start, end, position))
             }
             (KafkaError::MessageConsumptionFatal(_), _) => Err(error.into()),

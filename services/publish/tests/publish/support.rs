@@ -27,7 +27,7 @@ pub(crate) fn connections() -> Connections {
 pub(crate) fn own_broker() -> (Server, Connections) {
     let broker = start(KafkaOptions::default()).expect("Kafka starts");
     let short = Connections {
-        delivery_timeout: Duration::from_secs(3),
+        delivery_timeout: Duration::from_secs(2),
         transaction_timeout: Duration::from_secs(6),
         ..names(broker.endpoint())
     };

@@ -124,7 +124,8 @@ fn a_stale_generation_aborts_and_the_producer_goes_on() {
 
 #[test]
 fn one_record_that_fails_keeps_the_whole_batch_out() {
-    let connections = connections();
+    // A partition that does not exist is waited for: it may be a new one.
+    let connections = Connections { transaction_timeout: Duration::from_secs(6), ..connections() };
     let consumer = member(&connections);
     let producer = start(&connections);
     // Too large for the topic, so only the broker refuses it; too large for anybody; no such partition; none at all.
