@@ -91,3 +91,51 @@ pub fn announce(env: &crate::config::Env, addresses: &[(&str, SocketAddr)]) -> s
     std::fs::write(&unfinished, json)?;
     std::fs::rename(&unfinished, file)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use prometheus_client::metrics::counter::Counter;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
+
+    use super::*;
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut connection = TcpStream::connect(address).await.expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).await.expect("it reads");
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.expect("it answers");
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_second_listener_tells_life_readiness_and_metrics() {
+        let mut registry = Registry::default();
+        let counter = Counter::<u64>::default();
+        registry.register("purchases", "Purchases seen", counter.clone());
+        counter.inc_by(3);
+        let is_ready = Arc::new(AtomicBool::new(false));
+        let asked = is_ready.clone();
+        let ready: Readiness = Arc::new(move || if asked.load(SeqCst) { Ok(()) } else { Err("no Kafka".to_owned()) });
+        let stop = CancellationToken::new();
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let address = serve_admin(free, Arc::new(registry), ready, stop.clone()).await.expect("a free port");
+
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        let waiting = get(address, "/readyz").await;
+        assert!(waiting.starts_with("HTTP/1.1 503") && waiting.contains("no Kafka"), "{waiting}");
+        is_ready.store(true, SeqCst);
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        let metrics = get(address, "/metrics").await;
+        assert!(metrics.contains(METRICS_TYPE) && metrics.contains("purchases_total 3"), "{metrics}");
+        stop.cancel();
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
