@@ -130,7 +130,7 @@ pub fn up_with_keeper(program: &Path, dir: &Path, options: StackOptions) -> Resu
             continue;
         };
         let log = dir.join(LOG);
-        let tail = logs::tail(&log, logs::LINES_IN_ERRORS);
+        let tail = logs::excerpt(&log);
         return Err(StackError::NotReady { name: "the stack".to_owned(), reason: reason.to_owned(), log, tail });
     }
 }
@@ -146,7 +146,7 @@ pub fn down(dir: &Path) -> Result<bool> {
     if !found.keeper.wait_gone(deadline) {
         found.keeper.signal(Signal::SIGKILL);
         let log = dir.join(LOG);
-        let tail = logs::tail(&log, logs::LINES_IN_ERRORS);
+        let tail = logs::excerpt(&log);
         return Err(StackError::NotEnded { name: "the keeper".to_owned(), deadline, log, tail });
     }
     Ok(was_alive)

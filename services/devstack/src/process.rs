@@ -259,7 +259,7 @@ impl Supervised {
             if left.is_zero() {
                 inner.signal(Signal::SIGKILL);
                 drop(inner);
-                let (log, tail) = (self.log().to_path_buf(), self.log_tail(logs::LINES_IN_ERRORS));
+                let (log, tail) = (self.log().to_path_buf(), logs::excerpt(self.log()));
                 return Err(StackError::NotEnded { name: self.name().to_owned(), deadline, log, tail });
             }
             inner = shared.wait(inner, left);
@@ -293,7 +293,7 @@ impl Supervised {
                     continue;
                 }
             };
-            let (log, tail) = (self.log().to_path_buf(), self.log_tail(logs::LINES_IN_ERRORS));
+            let (log, tail) = (self.log().to_path_buf(), logs::excerpt(self.log()));
             return Err(StackError::NotReady { name: self.name().to_owned(), reason, log, tail });
         }
         Ok(())
@@ -305,7 +305,7 @@ impl Supervised {
             State::GaveUp(status) | State::Ended(status) => status.to_string(),
             _ => String::new(),
         };
-        let (log, tail) = (self.log().to_path_buf(), self.log_tail(logs::LINES_IN_ERRORS));
+        let (log, tail) = (self.log().to_path_buf(), logs::excerpt(self.log()));
         StackError::GaveUp { name: self.name().to_owned(), failures: inner.quick_failures, status, log, tail }
     }
 }

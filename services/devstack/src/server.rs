@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Starts on other ports when somebody else took ours between the choice and the start.
 const PORT_TRIES: u32 = 5;
 /// What programs say when their port is taken, in lower case.
-const PORT_TAKEN: [&str; 2] = ["address already in use", "port already bound"];
+const PORT_TAKEN: [&str; 2] = ["address already in use", "in use by another process"];
 
 /// Asks a starting server; the text says what is missing.
 pub(crate) type Probe = Box<dyn Fn(&Started<'_>) -> Result<(), String> + Send + Sync>;
@@ -78,9 +78,10 @@ impl Server {
             let found: Vec<u16> =
                 wanted.iter().map(|&port| if port == 0 { ports::free() } else { Ok(port) }).collect::<Result<_>>()?;
             let recipe = plan(folder.path(), &found)?;
+            let log_begin = length(&recipe.launch.log);
             match run(name, &recipe, &pid_file) {
                 Ok(running) => return Ok(Server { name, recipe, pid_file, running: Mutex::new(Some(running)), folder }),
-                Err(error) if tries < PORT_TRIES && wanted.contains(&0) && is_port_clash(&error) => tries += 1,
+                Err(error) if tries < PORT_TRIES && another_may_do(wanted) && is_port_clash(&error, log_begin) => tries += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -116,6 +117,11 @@ impl Server {
         logs::tail(self.log(), lines)
     }
 
+    /// The end of its log, with the latest lines above it that speak of an error.
+    pub fn log_excerpt(&self) -> String {
+        logs::excerpt(self.log())
+    }
+
     /// The folder with its data and log.
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -146,7 +152,7 @@ impl Server {
             return Ok(());
         }
         let log = self.log().to_path_buf();
-        let tail = logs::tail(&log, logs::LINES_IN_ERRORS);
+        let tail = logs::excerpt(&log);
         Err(StackError::NotEnded { name: self.name.to_owned(), deadline: STOP_DEADLINE, log, tail })
     }
 
@@ -207,16 +213,12 @@ impl fmt::Debug for Server {
 /// Launches the program and waits until it answers.
 fn run(name: &'static str, recipe: &Recipe, pid_file: &Path) -> Result<Running> {
     let log = &recipe.launch.log;
-    let log_begin = fs::metadata(log).map_or(0, |file| file.len());
+    let log_begin = length(log);
     let begin = Instant::now();
     let mut child = recipe.launch.spawn()?;
     let pid = child.id();
-    let not_ready = |reason: String| StackError::NotReady {
-        name: name.to_owned(),
-        reason,
-        log: log.clone(),
-        tail: logs::tail(log, logs::LINES_IN_ERRORS),
-    };
+    let not_ready =
+        |reason: String| StackError::NotReady { name: name.to_owned(), reason, log: log.clone(), tail: logs::excerpt(log) };
     let Some(id) = ProcessId::of(pid) else { return Err(not_ready("its process is gone".into())) };
     if let Err(error) = id.write_to(pid_file) {
         end_at_once(Running { child, id }, pid_file);
@@ -238,10 +240,19 @@ fn run(name: &'static str, recipe: &Recipe, pid_file: &Path) -> Result<Running> 
     }
 }
 
-fn is_port_clash(error: &StackError) -> bool {
+/// Whether some port is ours to choose, and no prescribed one is taken.
+fn another_may_do(wanted: &[u16]) -> bool {
+    wanted.contains(&0) && wanted.iter().all(|&port| port == 0 || ports::is_free(port))
+}
+
+fn is_port_clash(error: &StackError, log_begin: u64) -> bool {
     let StackError::NotReady { log, .. } = error else { return false };
-    let text = logs::tail(log, usize::MAX).to_lowercase();
+    let text = logs::read_from(log, log_begin).unwrap_or_default().to_lowercase();
     PORT_TAKEN.iter().any(|words| text.contains(words))
+}
+
+fn length(log: &Path) -> u64 {
+    fs::metadata(log).map_or(0, |file| file.len())
 }
 
 pub(crate) fn try_wait(child: &mut Child) -> Option<ExitStatus> {

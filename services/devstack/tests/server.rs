@@ -2,7 +2,7 @@
 
 mod probing;
 
-use std::{thread, time::Duration};
+use std::{net::TcpListener, thread, time::Duration};
 
 use devstack::{
     kafka::{self, KafkaOptions},
@@ -97,6 +97,22 @@ fn a_taken_port_is_an_error_that_shows_the_log() {
     let error = redis::start(RedisOptions { port, ..RedisOptions::default() }).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
     assert_eq!(ask_redis(first.endpoint(), "PING"), "+PONG", "the one that was there goes on");
+}
+
+#[test]
+fn every_server_says_when_its_port_is_taken() {
+    // A start on a free port counts on these words to try another one.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let errors = [
+        kafka::start(KafkaOptions { port, ..KafkaOptions::default() }).unwrap_err(),
+        postgres::start(PostgresOptions { port, fsync: false, ..PostgresOptions::default() }).unwrap_err(),
+        registry::start(RegistryOptions { port, ..RegistryOptions::default() }).unwrap_err(),
+    ];
+    for error in errors {
+        let text = error.to_string().to_lowercase();
+        assert!(text.contains("already in use") || text.contains("in use by another process"), "{error}");
+    }
 }
 
 #[test]

@@ -41,8 +41,6 @@ command; 2 for a wrong call.";
 const WRONG_CALL: u8 = 2;
 /// As `timeout` and `env` use it: we failed, not the command.
 const NO_SERVERS: u8 = 125;
-/// Lines of each server's log that a failed run prints.
-const TAIL: usize = 8;
 
 enum Call {
     Exec {
@@ -131,7 +129,7 @@ fn code_of(status: ExitStatus) -> u8 {
 
 fn keep_logs(stack: &Stack) {
     for server in stack.servers() {
-        eprintln!("--- the end of {}'s log\n{}", server.name(), server.log_tail(TAIL));
+        eprintln!("--- the end of {}'s log\n{}", server.name(), server.log_excerpt());
     }
     match stack.keep_logs() {
         Ok(folder) => eprintln!("--- the servers' logs are in {}", folder.display()),
