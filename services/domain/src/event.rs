@@ -184,3 +184,50 @@ impl EventBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::RequestBody;
+    use crate::testing::{order, order_id, payment, sale, terms};
+
+    #[test]
+    fn every_reason_has_a_word_of_its_own() {
+        for reason in RefusalReason::ALL {
+            let variant = format!("{reason:?}");
+            let word: String = variant.chars().flat_map(|c| c.is_uppercase().then_some('_').into_iter().chain([c])).collect();
+            assert_eq!(reason.as_str(), word.trim_start_matches('_').to_lowercase());
+        }
+        assert_eq!(HashSet::from(RefusalReason::ALL).len(), RefusalReason::ALL.len());
+    }
+
+    /// The name is also the symbol of the record's `kind`, and begins how the event is printed.
+    #[test]
+    fn an_event_has_the_name_of_its_variant_and_the_order_it_is_about() {
+        let elapsed = RequestBody::PaymentWindowElapsed { order_id: order_id("ann") };
+        let cancel = RequestBody::CancellationRequested { order_id: order_id("ann"), by: CancelledBy::Seller };
+        let paused = RequestBody::VoucherPaused { expected_terms_version: 1 };
+        let sold = || sale(terms()).given(order("ann", 1));
+        let at_once = || sale(Terms { payment_window_ms: Some(1), ..terms() }).given(order("ann", 1));
+        let (ann, ben) = (Some(order_id("ann")), Some(order_id("ben")));
+        let decided = [
+            (crate::testing::nothing().when(RequestBody::VoucherPublished(terms())), "VoucherOpened", None),
+            (sold().when(paused), "VoucherChanged", None),
+            (sold().when(order("ben", 1)), "OrderConfirmed", ben),
+            (sold().when(order("ben", 3)), "OrderRejected", ben),
+            (sold().when(payment("ann", "p1", 1_999)), "OrderPaid", ann),
+            (sold().when(cancel), "OrderCancelled", ann),
+            (at_once().at(Timestamp(i64::MAX)).when(elapsed.clone()), "OrderExpired", ann),
+            (sold().when(order("ann", 1)), "RequestRepeated", ann),
+            (sold().when(elapsed), "RequestRefused", ann),
+            (sold().when_unreadable(), "RequestRefused", None),
+        ];
+        for (decided, name, order) in decided {
+            let body = &decided.event().body;
+            assert_eq!((body.name(), body.order_id()), (name, order));
+            assert!(format!("{body:?}").starts_with(name), "{body:?}");
+        }
+    }
+}

@@ -96,3 +96,122 @@ fn new_order(
         slot: event.voucher_seq,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{BEGINS, Given, order, order_id, payment, sale, terms, terms_with_payment_window, user, voucher_id};
+    use crate::{CancelledBy, Money, RequestBody};
+
+    /// An event of the sample voucher, as no decision would make it.
+    fn event(voucher_seq: i64, body: EventBody) -> Event {
+        let decided = sale(terms()).when_unreadable();
+        Event { voucher_id: Some(voucher_id()), voucher_seq, body, ..decided.event().clone() }
+    }
+
+    fn expired(name: &str, quantity: i64) -> EventBody {
+        EventBody::OrderExpired { order_id: order_id(name), user_id: user(name), quantity }
+    }
+
+    fn sold() -> Given {
+        sale(terms_with_payment_window()).given(order("ann", 2))
+    }
+
+    #[test]
+    fn a_row_carries_everything_the_events_said() {
+        let paid = sold().given(order("ben", 3)).when(payment("ann", "p1", 3_998));
+        let ann = Order {
+            id: order_id("ann"),
+            voucher_id: voucher_id(),
+            partition: crate::testing::PARTITION,
+            user_id: user("ann"),
+            quantity: 2,
+            status: OrderStatus::Paid,
+            reason: None,
+            requested_at: BEGINS,
+            decided_at: BEGINS.plus(1),
+            changed_at: BEGINS.plus(1),
+            expires_at: Some(BEGINS.plus(60_001)),
+            payment_ref: Some("p1".into()),
+            voucher_seq: 4,
+            request_offset: 1,
+            slot: 2,
+        };
+        let ben = Order {
+            id: order_id("ben"),
+            user_id: user("ben"),
+            quantity: 3,
+            status: OrderStatus::Rejected,
+            reason: Some(RejectReason::LimitReached),
+            expires_at: None,
+            payment_ref: None,
+            voucher_seq: 3,
+            request_offset: 2,
+            slot: 3,
+            ..ann.clone()
+        };
+        let orders = &paid.state().orders;
+        assert_eq!((&orders[&order_id("ann")], &orders[&order_id("ben")]), (&ann, &ben));
+    }
+
+    #[test]
+    fn the_payment_stays_with_a_cancelled_order() {
+        let by = RequestBody::CancellationRequested { order_id: order_id("ann"), by: CancelledBy::Seller };
+        let cancelled = sold().given(payment("ann", "p1", 3_998)).when(by);
+        assert_eq!(cancelled.state().orders[&order_id("ann")].payment_ref.as_deref(), Some("p1"));
+        assert_eq!(cancelled.state().held_by(&voucher_id(), &user("ann")), 0);
+        assert!(cancelled.state().held.is_empty(), "nobody is noted with 0 units");
+    }
+
+    #[test]
+    fn what_is_older_or_has_no_place_changes_nothing() {
+        let state = sold().when(order("ben", 1)).state().clone();
+        for seq in [i64::MIN, -1, 0, 1, 2, 3] {
+            for body in [expired("ann", 2), EventBody::VoucherOpened(crate::Terms { total: 5, ..terms() })] {
+                let mut again = state.clone();
+                again.evolve(&event(seq, body));
+                assert_eq!(again, state, "{seq}");
+            }
+        }
+        let mut again = state.clone();
+        again.evolve(&Event { voucher_id: None, ..event(4, expired("ann", 2)) });
+        again.evolve(&Event { voucher_id: Some(crate::testing::a_voucher("winter")), ..event(4, expired("ann", 2)) });
+        assert_eq!(again, state);
+    }
+
+    #[test]
+    fn events_that_no_decision_makes_never_panic() {
+        let amount = Money::new(i64::MIN, "");
+        let absurd = |name: &str, quantity| {
+            let (order_id, user_id, payment_ref, paid_at) = (order_id(name), user(name), String::new(), BEGINS);
+            [
+                EventBody::OrderCancelled {
+                    order_id,
+                    user_id: user_id.clone(),
+                    quantity,
+                    by: CancelledBy::Buyer,
+                    due_back: None,
+                },
+                EventBody::OrderConfirmed {
+                    order_id,
+                    user_id: user_id.clone(),
+                    quantity,
+                    requested_at: BEGINS,
+                    expires_at: None,
+                    slot: i64::MIN,
+                },
+                EventBody::OrderPaid { order_id, user_id, quantity, payment_ref, amount: amount.clone(), paid_at },
+                expired(name, quantity),
+            ]
+        };
+        let mut state = sold().when_unreadable().state().clone();
+        let mut seq = 1;
+        for quantity in [i64::MIN, i64::MAX, i64::MAX, -1, i64::MIN, i64::MIN] {
+            for body in absurd("ann", quantity).into_iter().chain(absurd("nobody", quantity)) {
+                seq += 1;
+                state.evolve(&Event { remaining: i64::MIN, held: i64::MAX, ..event(seq, body) });
+                let _ = crate::conservation::breaches(&state);
+            }
+        }
+    }
+}

@@ -99,3 +99,26 @@ pub struct Order {
     /// Guards "one unit a user" in the database: 0 where the limit is 1, else the `voucher_seq` of the decision.
     pub slot: i64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_for_tables_are_read_as_they_are_written() {
+        let words = OrderStatus::ALL.map(OrderStatus::as_str);
+        assert_eq!(words, ["confirmed", "rejected", "paid", "cancelled", "expired"]);
+        assert_eq!(words.map(OrderStatus::parse), OrderStatus::ALL.map(Some));
+        assert_eq!(["", "Paid", "unknown"].map(OrderStatus::parse), [None; 3]);
+        let words = RejectReason::ALL.map(RejectReason::as_str);
+        assert_eq!(words, ["invalid", "not_on_sale", "closed", "limit_reached", "sold_out"]);
+        assert_eq!(words.map(RejectReason::parse), RejectReason::ALL.map(Some));
+        assert_eq!(["", "soldout"].map(RejectReason::parse), [None; 2]);
+    }
+
+    #[test]
+    fn only_confirmed_and_paid_orders_claim_their_units() {
+        let live = OrderStatus::ALL.into_iter().filter(|status| status.is_live());
+        assert_eq!(live.collect::<Vec<_>>(), [OrderStatus::Confirmed, OrderStatus::Paid]);
+    }
+}

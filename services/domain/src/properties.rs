@@ -31,7 +31,15 @@ fn fold<'a>(events: impl IntoIterator<Item = &'a Event>) -> State {
     state
 }
 
+/// Half the usual number of logs: each is a long sale of its own.
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases / 2, ..usual }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     #[test]
     fn no_log_loses_a_unit_or_sells_one_twice(log in logs(LEN)) {
         let mut state = State::default();

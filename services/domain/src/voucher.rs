@@ -114,3 +114,25 @@ pub struct Voucher {
     /// `voucher_seq` of its last event.
     pub seq: i64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_for_tables_are_read_as_they_are_written() {
+        let states = [VoucherState::Open, VoucherState::Paused, VoucherState::Closed];
+        assert_eq!(states.map(VoucherState::as_str), ["open", "paused", "closed"]);
+        assert_eq!(states.map(|state| VoucherState::parse(state.as_str())), states.map(Some));
+        assert_eq!(["", "OPEN"].map(VoucherState::parse), [None; 2]);
+    }
+
+    #[test]
+    fn sums_that_do_not_fit_are_none_or_stay_at_the_end() {
+        let price = Money::new(i64::MAX / 2, "EUR");
+        assert_eq!(price.times(2), Some(Money::new(i64::MAX - 1, "EUR")));
+        assert_eq!(price.times(3), None);
+        assert_eq!((Timestamp(5).plus(-7), Timestamp(5).plus(i64::MAX)), (Timestamp(-2), Timestamp(i64::MAX)));
+        assert_eq!(Money::new(1_999, "EUR").to_string(), "1999 minor units of EUR");
+    }
+}
