@@ -113,3 +113,26 @@ fn execute(verb: Verb) -> anyhow::Result<u8> {
     runtime.shutdown_background();
     code
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_a_line_of_help() {
+        let described = |command: &clap::Command| command.is_hide_set() || command.get_about().is_some();
+        let mut root = Cli::command();
+        root.build();
+        for verb in root.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            assert!(described(verb), "{}", verb.get_name());
+            assert!(verb.get_subcommands().all(described), "{}", verb.get_name());
+        }
+    }
+}

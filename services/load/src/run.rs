@@ -33,6 +33,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 pub enum LoadError {
     #[error("no HTTP client can be made: {0}")]
     Client(#[from] reqwest::Error),
+    /// The plan names no address to buy at.
+    #[error("no shop to buy at")]
+    NoShop,
 }
 
 /// One buyer: his name, for the report, and the token that says so to the shop.
@@ -71,7 +74,7 @@ struct Shop {
     body: Option<String>,
     connections: Semaphore,
     next: AtomicUsize,
-    retries: u32,
+    retries: usize,
     answers: mpsc::UnboundedSender<(Answer, Duration)>,
     accepted: AtomicU64,
     refused: AtomicU64,
@@ -82,6 +85,9 @@ struct Shop {
 ///
 /// `progress` is called a few times a second, and once at the end.
 pub async fn run(plan: &Plan, buyers: Vec<Buyer>, mut progress: impl FnMut(Progress)) -> Result<Report, LoadError> {
+    if plan.urls.is_empty() {
+        return Err(LoadError::NoShop);
+    }
     let http = reqwest::Client::builder()
         .pool_max_idle_per_host(plan.connections)
         .timeout(plan.timeout)
@@ -95,7 +101,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, mut progress: impl FnMut(Progr
         body: plan.quantity.map(|quantity| format!(r#"{{"quantity":{quantity}}}"#)),
         connections: Semaphore::new(plan.connections.max(1)),
         next: AtomicUsize::new(0),
-        retries: plan.retries,
+        retries: plan.retries as usize,
         answers,
         accepted: AtomicU64::new(0),
         refused: AtomicU64::new(0),
@@ -180,9 +186,11 @@ async fn visit(shop: Arc<Shop>, buyer: Buyer, intended: Instant, clicks_twice: b
 /// One click with its retries, up to the answer that the buyer takes for final.
 async fn click(shop: &Shop, buyer: &Buyer, intended: Instant) -> Answer {
     let mut pause = FIRST_PAUSE;
-    let mut tries_left = shop.retries;
+    let first = shop.next.fetch_add(1, Ordering::Relaxed);
+    let mut tried = 0;
     loop {
-        let answer = ask(shop, buyer).await;
+        // The next one at each try, as behind a load balancer that has noticed.
+        let answer = ask(shop, buyer, &shop.urls[(first + tried) % shop.urls.len()]).await;
         let count = match () {
             () if answer.is_accepted() => &shop.accepted,
             () if answer.may_retry() => &shop.failed,
@@ -191,18 +199,17 @@ async fn click(shop: &Shop, buyer: &Buyer, intended: Instant) -> Answer {
         count.fetch_add(1, Ordering::Relaxed);
         // Fails only when the run's own end of the channel is gone, and nobody wants the answer any more.
         let _ = shop.answers.send((answer.clone(), intended.elapsed()));
-        if !answer.may_retry() || tries_left == 0 {
+        if !answer.may_retry() || tried >= shop.retries {
             return answer;
         }
-        tries_left -= 1;
         sleep(answer.retry_after.map_or(pause, Duration::from_secs).min(LONGEST_PAUSE)).await;
         pause *= 2;
+        tried += 1;
     }
 }
 
-async fn ask(shop: &Shop, buyer: &Buyer) -> Answer {
+async fn ask(shop: &Shop, buyer: &Buyer, url: &str) -> Answer {
     let Ok(_connection) = shop.connections.acquire().await else { return Answer::none() };
-    let url = &shop.urls[shop.next.fetch_add(1, Ordering::Relaxed) % shop.urls.len()];
     let mut request = shop.http.post(url).bearer_auth(&buyer.token);
     if let Some(body) = &shop.body {
         request = request.header("content-type", "application/json").body(body.clone());

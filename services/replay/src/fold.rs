@@ -24,7 +24,7 @@ pub struct Fold {
 ///
 /// Blocks; must not be called on a tokio worker. Fails, naming the offsets, where the beginning of a partition was deleted.
 pub fn fold(connections: &Connections, codec: &Codec, runtime: &Handle, partitions: &[i32]) -> Result<Fold, ReplayError> {
-    let folds = on_threads(partitions, |partition| {
+    let folds = on_threads(partitions.to_vec(), |partition| {
         let mut walk = EventWalk::open(connections, codec, runtime, partition)?;
         let end = walk.whole()?.stable;
         let mut fold = Fold { read_to: vec![(partition, end)], ..Fold::default() };

@@ -61,12 +61,11 @@ pub async fn lag(connections: &Connections, codec: &Codec) -> Result<Lag, Replay
     let look = move || {
         let partitions = partition_count(&connections, &connections.topics.requests)?;
         let settled = settled(&connections, partitions)?;
-        let all: Vec<i32> = (0..partitions).collect();
         let one = |partition| {
             let settled = settled.get(&partition).copied();
             of_partition(&connections, &codec, &runtime, partition, positions.get(&partition).copied(), settled)
         };
-        Ok(Lag { partitions: on_threads(&all, one)? })
+        Ok(Lag { partitions: on_threads((0..partitions).collect(), one)? })
     };
     tokio::task::spawn_blocking(look).await.map_err(|_| ReplayError::Thread)?
 }

@@ -2,7 +2,7 @@
 
 use std::{
     ops::ControlFlow,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
@@ -23,8 +23,8 @@ const LEARN_TRIES: u32 = 20;
 /// Pause between two such tries.
 const LEARN_PAUSE: Duration = Duration::from_millis(500);
 
-/// Threads that read side by side. Folding is work for the processor as much as for the network.
-const THREADS: usize = 4;
+/// Threads that read side by side. Most of their time they wait for answers of a broker.
+const THREADS: usize = 8;
 
 /// Reads the events of one partition. Blocks; the runtime is needed only to ask the registry.
 pub(crate) struct EventWalk {
@@ -107,25 +107,41 @@ fn decode(codec: &Codec, runtime: &Handle, topic: &str, record: &Record) -> Resu
     }
 }
 
-/// Runs `work` for each partition on a few threads and gives the results in order of partitions.
-pub(crate) fn on_threads<T: Send>(
-    partitions: &[i32],
-    work: impl Fn(i32) -> Result<T, ReplayError> + Sync,
+/// Runs `work` for each item on a few threads and gives the results in the order of the items.
+pub(crate) fn on_threads<I: Send, T: Send>(
+    items: Vec<I>,
+    work: impl Fn(I) -> Result<T, ReplayError> + Sync,
 ) -> Result<Vec<T>, ReplayError> {
-    let next = AtomicUsize::new(0);
+    let threads = THREADS.min(items.len());
+    let queue = Mutex::new(items.into_iter().enumerate());
     let take = || {
         let mut done = Vec::new();
-        while let Some((index, partition)) = partitions.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
-            done.push((index, work(*partition)));
+        loop {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((index, item)) = next else { return done };
+            done.push((index, work(item)));
         }
-        done
     };
     let done = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS.min(partitions.len())).map(|_| scope.spawn(take)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
         let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| ReplayError::Thread));
         joined.collect::<Result<Vec<_>, _>>()
     })?;
     let mut all: Vec<_> = done.into_iter().flatten().collect();
     all.sort_by_key(|(index, _)| *index);
     all.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_order_and_the_first_failure_is_told() {
+        let doubled = on_threads((0..100).collect(), |n| Ok(n * 2)).unwrap();
+        assert_eq!(doubled, (0..100).map(|n| n * 2).collect::<Vec<_>>());
+        let fails =
+            |n| if n % 2 == 1 { Err(ReplayError::Deleted { topic: "t".to_owned(), partition: n, start: 1 }) } else { Ok(n) };
+        assert!(matches!(on_threads((0..100).collect(), fails), Err(ReplayError::Deleted { partition: 1, .. })));
+    }
 }

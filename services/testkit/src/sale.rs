@@ -6,7 +6,7 @@ use domain::{EventBody, RequestBody, Terms, VoucherId};
 use infra::redis::{Gate, Store, VoucherInRedis};
 use jsonwebtoken::{EncodingKey, Header};
 use load::{Answer, Buyer, Plan, Report};
-use replay::{Audit, AuditOptions, Verdict};
+use replay::{Audit, AuditOptions, Fold, Verdict};
 
 use crate::{
     World, voucher_request,
@@ -94,6 +94,13 @@ impl World {
             vouchers.iter().all(|v| self.in_redis(v).is_some_and(at_rest))
                 && block_on(replay::lag(self.connections(), &self.codec())).is_ok_and(|lag| lag.is_none())
         });
+    }
+
+    /// What the events of all partitions fold into.
+    pub fn fold(&self) -> Fold {
+        let partitions: Vec<i32> = (0..self.partitions()).collect();
+        let fold = async { replay::fold(self.connections(), &self.codec(), &tokio::runtime::Handle::current(), &partitions) };
+        block_on(fold).expect("the log can be folded")
     }
 
     pub fn audit(&self) -> Audit {

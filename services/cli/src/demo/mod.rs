@@ -10,7 +10,6 @@ mod services;
 
 use std::{
     path::PathBuf,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -107,7 +106,6 @@ async fn sale(args: &Args, stop: &shutdown::CancellationToken) -> anyhow::Result
     say("starting Kafka, Redis, Postgres and the schema registry");
     let options = StackOptions { dir: args.dir.clone(), ..StackOptions::default() };
     let stack = tokio::task::spawn_blocking(move || Stack::start(options)).await??;
-    let stack = Arc::new(stack);
     let outcome = on_servers(args, &stack, stop).await;
     let logs = if args.dir.is_some() { stack.folder().to_path_buf() } else { stack.keep_logs()? };
     let outcome = outcome.with_context(|| format!("the demo could not be finished; logs are in {}", logs.display()))?;
@@ -115,11 +113,11 @@ async fn sale(args: &Args, stop: &shutdown::CancellationToken) -> anyhow::Result
         screen::print(args, &outcome, &logs);
     }
     let holds = outcome.checks.iter().all(|check| check.holds);
-    tokio::task::spawn_blocking(move || Arc::try_unwrap(stack).map(Stack::stop)).await?.ok().transpose()?;
+    tokio::task::spawn_blocking(move || stack.stop()).await??;
     Ok(if holds { OK } else { DIFFERENT })
 }
 
-async fn on_servers(args: &Args, stack: &Arc<Stack>, stop: &shutdown::CancellationToken) -> anyhow::Result<Outcome> {
+async fn on_servers(args: &Args, stack: &Stack, stop: &shutdown::CancellationToken) -> anyhow::Result<Outcome> {
     let secrets = services::Secrets::made_up();
     let connections = services::connections(stack)?;
     say("making topics and tables");

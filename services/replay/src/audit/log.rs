@@ -21,16 +21,20 @@ use crate::{
 /// Pause between two looks for events that Postgres has and the log does not have yet.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// A partition's events, opened before the snapshot of Postgres is taken.
+pub(super) struct Opened {
+    pub(super) events: EventWalk,
+    /// Where they ended at that moment: what is below was committed in Postgres first.
+    pub(super) published: i64,
+}
+
 /// Where a partition is cut.
-#[derive(Clone, Debug)]
-pub(super) struct Cut {
-    pub(super) partition: i32,
+#[derive(Debug)]
+pub(super) struct Cut<'a> {
     /// The lane's position in the snapshot of Postgres: requests below it are decided there. `None`: no lane ever worked here.
     pub(super) next_offset: Option<i64>,
-    /// End of `order-events` at a moment before that snapshot: what is below was committed in Postgres first.
-    pub(super) published: i64,
     /// The `voucher_seq` at which Redis was read, for each voucher to be compared there.
-    pub(super) redis_seqs: HashMap<VoucherId, i64>,
+    pub(super) redis_seqs: &'a HashMap<VoucherId, i64>,
     /// How long to wait for events that Postgres has already.
     pub(super) patience: Duration,
 }
@@ -95,15 +99,22 @@ impl Offsets {
     }
 }
 
+/// Opens the events of a partition and looks where they end. Blocks.
+pub(super) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Opened, ReplayError> {
+    let events = EventWalk::open(connections, codec, runtime, partition)?;
+    let published = events.whole()?.stable;
+    Ok(Opened { events, published })
+}
+
 /// Reads the partition up to the cut. Blocks.
-pub(super) fn told(connections: &Connections, codec: &Codec, runtime: &Handle, cut: &Cut) -> Result<Told, ReplayError> {
+pub(super) fn told(connections: &Connections, mut opened: Opened, cut: &Cut<'_>) -> Result<Told, ReplayError> {
     let mut told = Told::default();
-    let topic = &connections.topics.requests;
-    let mut reader = PartitionReader::open(connections, topic, cut.partition)?;
-    let ends = whole(&reader, topic, cut.partition)?;
+    let (topic, partition) = (&connections.topics.requests, opened.events.partition);
+    let mut reader = PartitionReader::open(connections, topic, partition)?;
+    let ends = whole(&reader, topic, partition)?;
     let position = cut.next_offset.unwrap_or(0);
     if position > ends.high {
-        let what = format!("partition {}: the lane stands at {position}, beyond the end {} of {topic}", cut.partition, ends.high);
+        let what = format!("partition {partition}: the lane stands at {position}, beyond the end {} of {topic}", ends.high);
         told.findings.differs(Kind::Position, what);
     }
     let mut requests = Offsets::default();
@@ -113,43 +124,51 @@ pub(super) fn told(connections: &Connections, codec: &Codec, runtime: &Handle, c
     })?;
     told.requests = requests.len();
     told.undecided = (ends.high - position).max(0);
-    let mut events = EventWalk::open(connections, codec, runtime, cut.partition)?;
     let started = Instant::now();
-    let mut from = 0;
+    let (mut from, mut end) = (0, opened.published);
     loop {
-        let end = events.whole()?.stable.max(cut.published);
-        events.events(from, end, |event, offset| told.take(cut, position, &mut requests, event, offset))?;
+        let early = Early { position, published: opened.published };
+        opened.events.events(from, end, |event, offset| told.take(cut, &early, &mut requests, event, offset))?;
         from = end;
         let Some(missing) = requests.next else { break };
         if started.elapsed() > cut.patience {
             told.findings.doubt(format!(
-                "partition {}: request {missing} is decided in Postgres, but its event is not in the log: is the orders service running?",
-                cut.partition
+                "partition {partition}: request {missing} is decided in Postgres, but its event is not in the log: is the orders service running?"
             ));
             break;
         }
         thread::sleep(LOOK_EVERY);
+        end = opened.events.whole()?.stable;
     }
     told.finish(cut);
     Ok(told)
 }
 
+/// What tells events of the cut from later ones.
+struct Early {
+    /// Requests below it are decided in the snapshot.
+    position: i64,
+    /// Events below it were published before the snapshot.
+    published: i64,
+}
+
 impl Told {
-    fn take(&mut self, cut: &Cut, position: i64, requests: &mut Offsets, event: Event, offset: i64) {
-        if event.request_offset >= position {
-            if offset < cut.published {
+    fn take(&mut self, cut: &Cut<'_>, early: &Early, requests: &mut Offsets, event: Event, offset: i64) {
+        let partition = event.partition;
+        if event.request_offset >= early.position {
+            if offset < early.published {
                 let what = format!(
-                    "partition {}: event {offset} answers request {}, but the lane's position is {position}",
-                    cut.partition, event.request_offset
+                    "partition {partition}: event {offset} answers request {}, but the lane's position is {}",
+                    event.request_offset, early.position
                 );
                 self.findings.differs(Kind::PostgresBehind, what);
             }
             return;
         }
         self.events += 1;
-        self.answer(cut.partition, requests, &event, offset);
+        self.answer(partition, requests, &event, offset);
         if matches!(event.body, EventBody::RequestRefused { reason: RefusalReason::Unreadable, .. }) {
-            self.unreadable.insert((cut.partition, event.request_offset));
+            self.unreadable.insert((partition, event.request_offset));
         }
         let Some(voucher) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else { return };
         let before = self.state.vouchers.get(voucher).map_or(0, |v| v.seq);
@@ -192,7 +211,7 @@ impl Told {
     }
 
     /// Keeps the vouchers that have not moved on since Redis was read: all in one pass, since at rest these are all vouchers.
-    fn finish(&mut self, cut: &Cut) {
+    fn finish(&mut self, cut: &Cut<'_>) {
         for voucher in self.state.vouchers.values().filter(|v| cut.redis_seqs.get(&v.id) == Some(&v.seq)) {
             self.at_redis.insert(voucher.id.clone(), AtRedis { voucher: voucher.clone(), held: HashMap::new() });
         }

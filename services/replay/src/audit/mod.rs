@@ -29,15 +29,11 @@ use tokio::runtime::Handle;
 pub use verdict::{Difference, Kind, Verdict};
 
 use self::{
-    log::{Cut, Told, told},
+    log::{Cut, told},
     redis::View,
     verdict::Findings,
 };
-use crate::{
-    ReplayError,
-    fold::merge_states,
-    walk::{EventWalk, on_threads},
-};
+use crate::{ReplayError, fold::merge_states, walk::on_threads};
 
 /// Pause between two looks for a voucher that Redis does not have.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -128,25 +124,16 @@ async fn look(
     let client = infra::postgres::connect(connections).await?;
 
     let views = read_redis(&store, &client).await?;
-    let ends = ends(connections, codec, &runtime, audit.partitions).await?;
+    let (for_log, for_events, partitions) = (connections.clone(), codec.clone(), audit.partitions);
+    let opened =
+        blocking(move || on_threads((0..partitions).collect(), |p| log::open(&for_log, &for_events, &runtime, p))).await?;
     let snapshot = postgres::open(&client, &connections.topics.requests).await?;
-    let redis_seqs = views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect::<HashMap<_, _>>();
-    let cuts: Vec<Cut> = (0..audit.partitions)
-        .zip(ends)
-        .map(|(partition, published)| Cut {
-            partition,
-            next_offset: snapshot.positions.get(&partition).copied(),
-            published,
-            redis_seqs: redis_seqs.clone(),
-            patience: options.patience,
-        })
-        .collect();
-    let (for_log, codec) = (connections.clone(), codec.clone());
+    let redis_seqs: HashMap<VoucherId, i64> = views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect();
+    let (for_log, positions, patience) = (connections.clone(), snapshot.positions.clone(), options.patience);
     let parts = blocking(move || {
-        let partitions: Vec<i32> = cuts.iter().map(|cut| cut.partition).collect();
-        on_threads(&partitions, |partition| match cuts.iter().find(|cut| cut.partition == partition) {
-            Some(cut) => told(&for_log, &codec, &runtime, cut),
-            None => Ok(Told::default()),
+        on_threads(opened, |opened| {
+            let next_offset = positions.get(&opened.events.partition).copied();
+            told(&for_log, opened, &Cut { next_offset, redis_seqs: &redis_seqs, patience })
         })
     })
     .await?;
@@ -191,15 +178,6 @@ async fn read_redis(store: &Store, client: &tokio_postgres::Client) -> Result<Ha
         }
     }
     Ok(views)
-}
-
-async fn ends(connections: &Connections, codec: &Codec, runtime: &Handle, partitions: i32) -> Result<Vec<i64>, ReplayError> {
-    let (connections, codec, runtime) = (connections.clone(), codec.clone(), runtime.clone());
-    blocking(move || {
-        let all: Vec<i32> = (0..partitions).collect();
-        on_threads(&all, |partition| Ok(EventWalk::open(&connections, &codec, &runtime, partition)?.whole()?.stable))
-    })
-    .await
 }
 
 /// A voucher that Postgres has and Redis has not is being put back by compensation, or its sale is over and it was archived; else Redis
@@ -251,7 +229,7 @@ async fn dead_letters(
             })?;
             Ok(places)
         };
-        Ok(on_threads(&partitions, read)?.concat())
+        Ok(on_threads(partitions, read)?.concat())
     })
     .await?;
     let mut found = BTreeSet::new();

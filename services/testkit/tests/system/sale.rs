@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use replay::Verdict;
 use testkit::{buy, buyers, doorbuster, get, plan, sale, wait_until};
 
 use crate::{Shop, names};
@@ -28,10 +29,33 @@ fn a_sale_sells_every_unit_once_and_everybody_is_told_the_truth() {
         let (status, body) = get(&format!("{}/v1/vouchers/{voucher}/orders/{order}", shop.url()), &visit.user);
         assert_eq!((status, body["status"].as_str()), (200, Some("confirmed")), "{visit:?}");
     }
+    let fold = shop.world.fold();
+    assert_eq!((fold.state.orders.len(), fold.events), (100, audit.events));
+    assert_eq!(domain::conservation::breaches(&fold.state), []);
+
     let (code, text) = doorbuster(&shop.world, &["audit"]);
     assert!(code == 0 && text.contains("equal"), "{code}: {text}");
     let (code, text) = doorbuster(&shop.world, &["lag"]);
     assert!(code == 0, "{code}: {text}");
+}
+
+#[test]
+fn an_audit_in_the_middle_of_a_sale_blames_nothing_that_is_on_its_way() {
+    let shop = Shop::new();
+    let voucher = shop.open(300);
+    let going_on = sale(plan(shop.url(), &voucher, Duration::from_secs(5)), buyers(names(600)));
+    let mut audits = 0;
+    let mut moving = false;
+    while !going_on.is_finished() {
+        let audit = shop.world.audit();
+        assert!(!matches!(audit.verdict, Verdict::Different { .. }), "{audit:#?}");
+        moving |= (1..300).contains(&audit.vouchers[0].sold);
+        audits += 1;
+    }
+    assert!(audits > 1 && moving, "{audits} audits were made during the sale");
+    going_on.join().unwrap();
+    shop.world.wait_settled(&[&voucher]);
+    assert_eq!(shop.world.assert_audit().vouchers[0].sold, 300);
 }
 
 #[test]
@@ -45,6 +69,8 @@ fn the_command_line_changes_terms_and_says_clearly_when_it_is_refused() {
     let (code, text) = run(&publish);
     assert!(code == 0 && text.contains("nothing was changed"), "{code}: {text}");
     assert_eq!(run(&["voucher", "show", id]).0, 1);
+    assert_eq!(run(&["voucher", "sell", id]).0, 64);
+    assert_eq!(run(&["voucher", "pause", id, "--apply"]).0, 2, "Postgres has no such voucher");
     let (code, text) = run(&[&publish[..], &["--apply"]].concat());
     assert!(code == 0 && text.contains("opened") && text.contains("3 units"), "{code}: {text}");
     let (code, text) = run(&[&publish[..], &["--apply"]].concat());
