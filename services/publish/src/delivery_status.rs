@@ -44,3 +44,55 @@ pub fn group_generation<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> i32 {
         generation
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use infra::kafka::{Record, UNREADABLE_HEADERS};
+    use rdkafka::{
+        ClientConfig, Offset, TopicPartitionList,
+        bindings::{rd_kafka_header_add, rd_kafka_resp_err_t},
+        message::{Header, OwnedHeaders},
+        mocking::MockCluster,
+        producer::{BaseProducer, BaseRecord, Producer},
+    };
+
+    use super::*;
+
+    /// Only here, where `unsafe` is allowed, can such a name be written.
+    #[test]
+    fn a_header_name_that_is_no_text_does_not_stop_the_reader() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        cluster.create_topic("t", 1, 1).expect("a topic");
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "g");
+        let producer: BaseProducer = config.create().expect("a producer can be made");
+        let headers = OwnedHeaders::new().insert(Header { key: "good", value: Some("1") });
+        let name = [b'x', 0xff, 0xfe];
+        // SAFETY: a BorrowedHeaders is nothing but librdkafka's list of headers seen through a reference; the call copies the name.
+        let added = unsafe {
+            let list = std::ptr::from_ref(headers.as_borrowed()).cast_mut().cast();
+            rd_kafka_header_add(list, name.as_ptr().cast(), name.len() as isize, std::ptr::null(), 0)
+        };
+        assert_eq!(added, rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR);
+        let headers = headers.insert(Header { key: "behind", value: Some("3") });
+        let record = BaseRecord::<(), str>::to("t").partition(0).payload("still here").headers(headers);
+        producer.send(record).map_err(|(error, _)| error).expect("room");
+        producer.flush(Duration::from_secs(10)).expect("delivered");
+
+        let consumer: BaseConsumer = config.create().expect("a consumer can be made");
+        let mut from = TopicPartitionList::new();
+        from.add_partition_offset("t", 0, Offset::Beginning).expect("a good offset");
+        consumer.assign(&from).expect("it can be assigned");
+        let until = Instant::now() + Duration::from_secs(10);
+        let record = loop {
+            assert!(Instant::now() < until, "the record never came");
+            if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
+                break Record::of(&message);
+            }
+        };
+        assert_eq!(record.payload, b"still here");
+        assert_eq!(record.headers, [("good".to_owned(), b"1".to_vec()), (UNREADABLE_HEADERS.to_owned(), Vec::new())]);
+    }
+}

@@ -3,14 +3,18 @@
 mod reader;
 mod topics;
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use domain::Timestamp;
 use rdkafka::{
-    ClientConfig, ClientContext,
+    ClientConfig, ClientContext, Message,
     config::RDKafkaLogLevel,
     consumer::ConsumerContext,
     error::{KafkaError, RDKafkaErrorCode},
+    message::{BorrowedMessage, Headers},
 };
 
 pub use reader::PartitionReader;
@@ -120,4 +124,30 @@ pub struct Record {
     pub key: Option<Vec<u8>>,
     pub payload: Vec<u8>,
     pub headers: Vec<(String, Vec<u8>)>,
+}
+
+/// Stands for the headers of a record that could not be read: see [`Record::of`].
+pub const UNREADABLE_HEADERS: &str = "doorbuster.unreadable.headers";
+
+impl Record {
+    /// The record in a message. The library panics at a header whose name is no UTF-8, and anybody can write one: such a header and those behind
+    /// it are left out, with [`UNREADABLE_HEADERS`] in their place, so that one record cannot stop a partition for good.
+    pub fn of(message: &BorrowedMessage<'_>) -> Self {
+        let mut headers = Vec::new();
+        if let Some(found) = message.headers() {
+            let owned = found.iter().map(|h| (h.key.to_owned(), h.value.unwrap_or_default().to_vec()));
+            // What was pushed before a panic is whole.
+            if catch_unwind(AssertUnwindSafe(|| headers.extend(owned))).is_err() {
+                headers.push((UNREADABLE_HEADERS.to_owned(), Vec::new()));
+            }
+        }
+        Self {
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp: Timestamp(message.timestamp().to_millis().unwrap_or(0)),
+            key: message.key().map(<[u8]>::to_vec),
+            payload: message.payload().unwrap_or_default().to_vec(),
+            headers,
+        }
+    }
 }

@@ -16,7 +16,6 @@ use rdkafka::{
     config::FromClientConfigAndContext,
     consumer::{BaseConsumer, Consumer},
     error::{KafkaError, RDKafkaErrorCode},
-    message::{BorrowedMessage, Headers},
 };
 
 use super::{CALL_TIMEOUT, ClientLog, Ends, LogError, Record, client_config};
@@ -99,7 +98,7 @@ impl PartitionReader {
             match self.committed.poll(POLL) {
                 Some(Ok(message)) => {
                     let offset = message.offset();
-                    if offset >= to || each(record(&message)).is_break() {
+                    if offset >= to || each(Record::of(&message)).is_break() {
                         return Ok(());
                     }
                     (position, progress) = (offset + 1, Instant::now());
@@ -244,18 +243,4 @@ fn client(connections: &Connections, isolation: &str) -> Result<BaseConsumer<Cli
         .set("fetch.queue.backoff.ms", "10")
         .set("queued.max.messages.kbytes", QUEUED_KIB);
     Ok(BaseConsumer::from_config_and_context(&config, ClientLog)?)
-}
-
-fn record(message: &BorrowedMessage<'_>) -> Record {
-    let headers = message
-        .headers()
-        .map(|headers| headers.iter().map(|header| (header.key.to_owned(), header.value.unwrap_or_default().to_vec())).collect());
-    Record {
-        partition: message.partition(),
-        offset: message.offset(),
-        timestamp: Timestamp(message.timestamp().to_millis().unwrap_or(0)),
-        key: message.key().map(<[u8]>::to_vec),
-        payload: message.payload().unwrap_or_default().to_vec(),
-        headers: headers.unwrap_or_default(),
-    }
 }

@@ -87,7 +87,7 @@ pub fn check_topics(connections: &Connections) -> Result<i32, LogError> {
         return Err(LogError::Topic {
             topic: topics.events.clone(),
             problem: format!("{events} partitions, but {} has {requests}", topics.requests),
-            remedy: "run `doorbuster topics apply`, which grows the smaller one".to_owned(),
+            remedy: "run `doorbuster topics apply --apply`, which grows the smaller one".to_owned(),
         });
     }
     cluster.check_settings()?;
@@ -161,7 +161,7 @@ fn done(step: &TopicStep, result: TopicResult) -> Result<(), LogError> {
         Err((topic, code)) => Err(LogError::Topic {
             topic,
             problem: format!("the brokers refused: {step} ({code})"),
-            remedy: "look at the brokers' logs, then run `doorbuster topics apply` again".to_owned(),
+            remedy: "look at the brokers' logs, then run `doorbuster topics apply --apply` again".to_owned(),
         }),
     }
 }
@@ -305,7 +305,7 @@ fn missing(topic: &str) -> LogError {
     LogError::Topic {
         topic: topic.to_owned(),
         problem: "it does not exist".to_owned(),
-        remedy: "run `doorbuster topics apply`, or check DOORBUSTER_TOPIC_PREFIX".to_owned(),
+        remedy: "run `doorbuster topics apply --apply`, or check DOORBUSTER_TOPIC_PREFIX".to_owned(),
     }
 }
 
