@@ -8,7 +8,7 @@ use infra::config::{ConfigError, Connections, Env};
 #[derive(Clone, Debug)]
 pub struct CompensationConfig {
     pub connections: Connections,
-    /// `DOORBUSTER_COMPENSATION_ADMIN` (default 127.0.0.1:9103): health and metrics.
+    /// `DOORBUSTER_COMPENSATION_ADMIN` (default 0.0.0.0:9103): health and metrics.
     pub admin: SocketAddr,
     /// `DOORBUSTER_COMPENSATION_MEMBERS` (default 1): group members, a polling thread each. One polls far more than one Redis settles; more only
     /// spread the partitions.
@@ -48,13 +48,13 @@ pub struct CompensationConfig {
 impl CompensationConfig {
     pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
         const ADMIN: &str = "DOORBUSTER_COMPENSATION_ADMIN";
-        let admin = env.get(ADMIN).unwrap_or("127.0.0.1:9103");
+        let admin = env.get(ADMIN).unwrap_or("0.0.0.0:9103");
         Ok(Self {
             connections: Connections::from_env(env)?,
             admin: admin.parse().map_err(|_| ConfigError::Invalid {
                 name: ADMIN,
                 value: admin.to_owned(),
-                problem: "an address with a port is needed, as 127.0.0.1:9103".to_owned(),
+                problem: "an address with a port is needed, as 0.0.0.0:9103".to_owned(),
             })?,
             members: env.number("DOORBUSTER_COMPENSATION_MEMBERS", 1, 1..=16)?,
             batch: env.number("DOORBUSTER_COMPENSATION_BATCH", 500, 1..=5_000)?,

@@ -6,7 +6,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -51,8 +54,12 @@ enum Change {
     Revoked { partitions: Vec<i32>, lost: bool },
 }
 
+/// Records what the client library tells while it is polled.
 #[derive(Default)]
-struct Recorder(Mutex<VecDeque<Change>>);
+struct Recorder {
+    changes: Mutex<VecDeque<Change>>,
+    commit_failed: AtomicBool,
+}
 
 impl ClientContext for Recorder {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
@@ -67,16 +74,16 @@ impl ClientContext for Recorder {
 impl ConsumerContext for Recorder {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let partitions = list.elements().iter().map(|e| e.partition()).collect();
-        self.0.lock().push_back(match err {
+        self.changes.lock().push_back(match err {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Change::Assigned(partitions),
             _ => Change::Revoked { partitions, lost: consumer.assignment_lost() },
         });
     }
 
     fn commit_callback(&self, result: Result<(), KafkaError>, _: &TopicPartitionList) {
-        // The next commit covers this one; offsets only save SKIPs.
         if let Err(problem) = result {
-            tracing::debug!(%problem, "offsets of the group were not committed");
+            tracing::debug!(%problem, "offsets of the group were not committed, trying again");
+            self.commit_failed.store(true, Ordering::Release);
         }
     }
 }
@@ -147,8 +154,7 @@ impl Member {
         let mut outcome = Ok(());
         while !stop.is_cancelled() && outcome.is_ok() {
             beat.begin("turn");
-            outcome = self.poll();
-            self.follow_group();
+            outcome = self.poll().and_then(|()| self.follow_group());
             if looked.elapsed() >= HOUSEKEEPING {
                 outcome = outcome.and_then(|()| self.check_tasks());
                 self.note_progress();
@@ -192,16 +198,15 @@ impl Member {
         }
     }
 
-    fn follow_group(&mut self) {
+    /// Does what the group decided. An error means that group and client disagree about who owns what: only a new start helps.
+    fn follow_group(&mut self) -> anyhow::Result<()> {
         loop {
-            let Some(change) = self.consumer.context().0.lock().pop_front() else { return };
-            let outcome = match change {
+            let Some(change) = self.consumer.context().changes.lock().pop_front() else { return Ok(()) };
+            match change {
                 Change::Assigned(partitions) => self.assigned(&partitions),
                 Change::Revoked { partitions, lost } => self.revoked(&partitions, lost),
-            };
-            if let Err(problem) = outcome {
-                tracing::error!(%problem, "the group's assignment could not be taken over");
             }
+            .context("the group's assignment could not be taken over")?;
         }
     }
 
@@ -271,10 +276,14 @@ impl Member {
         }
         let mut list = TopicPartitionList::new();
         for partition in partitions {
-            self.owned.remove(partition);
-            self.service.metrics.forget(*partition);
-            self.service.partitions.lock().remove(partition);
             list.add_partition(&self.topic, *partition);
+            let Some(owned) = self.owned.remove(partition) else { continue };
+            // A lost partition may be another member's of this process by now.
+            let mut partitions = self.service.partitions.lock();
+            if partitions.get(partition).is_some_and(|state| Arc::ptr_eq(state, &owned.state)) {
+                partitions.remove(partition);
+                self.service.metrics.forget(*partition);
+            }
         }
         self.consumer.incremental_unassign(&list)
     }
@@ -341,8 +350,12 @@ impl Member {
     }
 
     fn commit(&mut self, mode: CommitMode) {
+        let failed = self.consumer.context().commit_failed.swap(false, Ordering::AcqRel);
         let mut list = TopicPartitionList::new();
         for (partition, owned) in &mut self.owned {
+            if failed {
+                owned.committed = -1;
+            }
             let Some(settled) = owned.state.settled().filter(|s| *s > owned.committed && Some(*s) != owned.start) else {
                 continue;
             };
@@ -371,7 +384,9 @@ impl Member {
         let started = Instant::now();
         while !self.consumer.closed() && started.elapsed() < CLOSE_DEADLINE {
             let _ = self.consumer.poll(POLL);
-            self.follow_group();
+            if let Err(problem) = self.follow_group() {
+                tracing::warn!(%problem, "while leaving the group");
+            }
         }
     }
 }

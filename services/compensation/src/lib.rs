@@ -57,7 +57,10 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
     let (metrics, registry) = Metrics::new();
     let service = Arc::new(Service::new(config, store, pool, codec, producer, probe, metrics));
 
-    let listening = telemetry::serve_admin(service.config.admin, Arc::new(registry), service.readiness(), stop.clone())
+    // The listener answers until the last member has ended.
+    let ended = CancellationToken::new();
+    let _end_listener = ended.clone().drop_guard();
+    let listening = telemetry::serve_admin(service.config.admin, Arc::new(registry), service.readiness(), ended)
         .await
         .with_context(|| format!("cannot listen on {} (DOORBUSTER_COMPENSATION_ADMIN)", service.config.admin))?;
     telemetry::announce(env, &[("admin", listening)])?;
@@ -72,9 +75,9 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
         members.spawn(consumer::run_on_thread(service.clone(), number, stop.clone()));
     }
     let mut outcome = Ok(());
-    while let Some(ended) = members.join_next().await {
+    while let Some(member) = members.join_next().await {
         stop.cancel();
-        outcome = outcome.and(ended.context("a member of the group panicked").and_then(|ended| ended));
+        outcome = outcome.and(member.context("a member of the group panicked").and_then(|outcome| outcome));
     }
     let left = {
         let service = service.clone();

@@ -107,26 +107,30 @@ impl Repairs {
         let mut failures = Pause::new();
         let mut look = LOOKS.0;
         loop {
-            if self.works.is_empty() {
-                self.reader = None;
-                partition.wanted.notified().await;
-                look = LOOKS.0;
-            }
             match self.step().await {
-                Ok(true) => look = LOOKS.0,
-                Ok(false) => {
-                    failures.reset();
-                    let woken = tokio::time::timeout(look, partition.wanted.notified()).await.is_ok();
-                    look = if woken { LOOKS.0 } else { (look * 2).min(LOOKS.1) };
+                Ok(true) => {
+                    look = LOOKS.0;
+                    continue;
                 }
+                Ok(false) => failures.reset(),
                 Err(problem) => {
                     self.reader = None;
                     failures.complain("repairs cannot go on", &problem);
                     if failures.wait(&partition.stop).await.is_err() {
                         return;
                     }
+                    continue;
                 }
             }
+            // A wish is told only once: after each that was heard a step must follow.
+            let woken = if self.works.is_empty() {
+                self.reader = None;
+                partition.wanted.notified().await;
+                true
+            } else {
+                tokio::time::timeout(look, partition.wanted.notified()).await.is_ok()
+            };
+            look = if woken { LOOKS.0 } else { (look * 2).min(LOOKS.1) };
         }
     }
 

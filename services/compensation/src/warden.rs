@@ -51,6 +51,7 @@ struct Warden {
     partition: Arc<Partition>,
     /// Where the stream began to read; `None`: not known.
     start: Option<i64>,
+    tail_asked: bool,
     mark: Option<Mark>,
     breaches: HashMap<VoucherId, Instant>,
     at_rest: HashMap<VoucherId, AtRest>,
@@ -60,8 +61,15 @@ struct Warden {
 /// Watches until the partition goes. `start`: the offset at which the stream begins to read.
 pub(crate) async fn run(partition: Arc<Partition>, start: Option<i64>) {
     let stop = partition.stop.clone();
-    let warden =
-        Warden { partition, start, mark: None, breaches: HashMap::new(), at_rest: HashMap::new(), archived: HashSet::new() };
+    let warden = Warden {
+        partition,
+        start,
+        tail_asked: false,
+        mark: None,
+        breaches: HashMap::new(),
+        at_rest: HashMap::new(),
+        archived: HashSet::new(),
+    };
     stop.run_until_cancelled(warden.run()).await;
 }
 
@@ -86,8 +94,9 @@ impl Warden {
     async fn round(&mut self) -> Result<(), Fault> {
         let partition = self.partition.clone();
         let service = &partition.service;
-        if partition.tail().is_none() {
+        if !self.tail_asked && partition.tail().is_none() {
             self.find_tail().await?;
+            self.tail_asked = true;
         }
         // Rows first: a position read later covers everything that is in them.
         let rows = postgres::vouchers(&service.pool, Some(&[partition.number])).await?;
@@ -150,7 +159,7 @@ impl Warden {
         Ok(live)
     }
 
-    /// How far the lane came, where the stream has nothing to read that would tell.
+    /// How far the lane came, where the stream has nothing to read that would tell; else it will tell itself.
     async fn find_tail(&self) -> Result<(), Fault> {
         let partition = &self.partition;
         let (connections, number) = (partition.service.config.connections.clone(), partition.number);

@@ -198,3 +198,48 @@ async fn a_gate_stays_closed_until_what_was_in_flight_is_decided_and_settled() {
     assert_eq!(stage.voucher(&voucher).await.expect("it is there").stock, 1);
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fresh_group_settles_the_whole_log_again_and_changes_nothing() {
+    let mut stage = Stage::new().await;
+    let service = stage.run(&[]);
+    let mut lane = stage.lane(0).await;
+    let voucher = stage.publish(&mut lane, 50, 1).await;
+    sell(&stage, &mut lane, &voucher, 0..10).await;
+    stage.wait_equal(&lane, &voucher).await;
+    let before = stage.voucher(&voucher).await;
+    service.stop().await;
+    let service = stage.run(&[("DOORBUSTER_PREFIX", &stage.fresh_prefix())]);
+    // The sentinel comes after everything that is read again.
+    stage.publish(&mut lane, 1, 1).await;
+    assert_eq!(stage.voucher(&voucher).await, before);
+    service.stop().await;
+    // And with nothing in Redis at all.
+    stage.command(&["FLUSHALL"]).await;
+    let service = stage.run(&[("DOORBUSTER_PREFIX", &stage.fresh_prefix())]);
+    stage.wait_equal(&lane, &voucher).await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_forgets_a_voucher_that_ended_long_ago() {
+    let mut stage = Stage::new().await;
+    let service = stage.run(&[("DOORBUSTER_COMPENSATION_ARCHIVE_HOURS", "1")]);
+    let mut lane = stage.lane(0).await;
+    let voucher = stage.world.voucher_id();
+    let mut terms = stage.world.terms(5, 1, 0);
+    terms.begins_at = terms.begins_at.plus(-7_200_000);
+    terms.ends_at = terms.begins_at.plus(1);
+    lane.answer(voucher_request(&voucher, RequestBody::VoucherPublished(terms))).await;
+    let key = keys(&voucher)[0].clone();
+    stage.wait("the keys to expire some day", async || stage.time_to_live(&key).await > 0).await;
+    assert_eq!(stage.voucher(&voucher).await.expect("not yet").gate, Gate::Warming);
+    // Once gone, it stays gone: a late event and the warden's rounds, which a sentinel shows to go on, rebuild nothing.
+    stage.command(&["DEL", &key]).await;
+    lane.answer(voucher_request(&voucher, RequestBody::VoucherClosed { expected_terms_version: 1 })).await;
+    let sentinel = stage.publish(&mut lane, 1, 1).await;
+    stage.command(&["DEL", &keys(&sentinel)[0]]).await;
+    stage.wait_equal(&lane, &sentinel).await;
+    assert_eq!(stage.voucher(&voucher).await, None);
+    service.stop().await;
+}

@@ -111,3 +111,22 @@ async fn changes_of_terms_reach_the_gate() {
     assert_eq!(stage.voucher(&voucher).await.expect("it is there").stock, 8);
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vouchers_published_in_a_row_all_open_without_the_wardens_help() {
+    let stage = Stage::new().await;
+    let service = stage.run(&[("DOORBUSTER_COMPENSATION_WARDEN_MS", "60000")]);
+    let mut lane = stage.lane(0).await;
+    stage.publish(&mut lane, 1, 1).await;
+    let mut vouchers = Vec::new();
+    for _ in 0..60 {
+        let voucher = stage.world.voucher_id();
+        let terms = stage.world.terms(1, 1, 0);
+        lane.answer(voucher_request(&voucher, RequestBody::VoucherPublished(terms))).await;
+        vouchers.push(voucher);
+    }
+    for voucher in &vouchers {
+        stage.wait_equal(&lane, voucher).await;
+    }
+    service.stop().await;
+}

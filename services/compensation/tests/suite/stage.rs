@@ -163,6 +163,16 @@ impl Stage {
         all.query_async::<()>(&mut self.raw).await.expect("RESTORE");
     }
 
+    /// A prefix for groups that nobody has used yet.
+    pub(crate) fn fresh_prefix(&self) -> String {
+        format!("{}-{}", self.world.connections().prefix, Uuid::new_v4().simple())
+    }
+
+    /// Milliseconds until the key expires; below 0: never, or it is not there.
+    pub(crate) async fn time_to_live(&self, key: &str) -> i64 {
+        redis::cmd("PTTL").arg(key).query_async(&mut self.raw.clone()).await.expect("Redis answers")
+    }
+
     pub(crate) async fn command(&mut self, words: &[&str]) {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
