@@ -1,8 +1,11 @@
 //! Any bytes at all: what was written is read back, and nothing else breaks the reader.
 
-use crate::records;
+use std::sync::LazyLock;
+
 use events::{Codec, DecodeError};
 use proptest::prelude::*;
+
+use crate::records;
 
 /// The schema of events as a newer version might have it: the same, but for one more nullable field, so that records take the long way of
 /// schema resolution.
@@ -15,11 +18,14 @@ fn newer(text: &str) -> String {
 
 /// A codec that reads ids 1 and 2 the short way, 11 and 12 the long way, and knows 13 as something else altogether.
 fn codec() -> Codec {
-    let codec = Codec::offline();
-    codec.teach(11, &newer(events::REQUEST_SCHEMA));
-    codec.teach(12, &newer(events::EVENT_SCHEMA));
-    codec.teach(13, r#""string""#);
-    codec
+    static CODEC: LazyLock<Codec> = LazyLock::new(|| {
+        let codec = Codec::offline();
+        codec.teach(11, &newer(events::REQUEST_SCHEMA));
+        codec.teach(12, &newer(events::EVENT_SCHEMA));
+        codec.teach(13, r#""string""#);
+        codec
+    });
+    CODEC.clone()
 }
 
 /// The same record as the newer version writes it: another id, and the new field, null, at the end.

@@ -1,11 +1,12 @@
 //! Every version of the schemas that was ever published: its bytes mean today what they meant then, and it and today's schema read each
 //! other.
 
-use crate::{compatibility, records};
 use std::collections::HashMap;
 use std::fmt::Debug;
 
 use events::{Codec, DecodeError, EVENT_SCHEMA, REQUEST_SCHEMA};
+
+use crate::{compatibility, records};
 
 /// The id under which a test teaches a version's schema; not one of the codec's own.
 const ID: u32 = 7;

@@ -1,6 +1,5 @@
 //! A rehearsal of growing: the next version of the event schema, made here from today's text, and this version's code read each other.
 
-use crate::{compatibility, records};
 use apache_avro::Schema;
 use apache_avro::reader::datum::GenericDatumReader;
 use apache_avro::types::Value as Avro;
@@ -8,6 +7,8 @@ use apache_avro::writer::datum::GenericDatumWriter;
 use domain::{Event, EventBody};
 use events::{Codec, DecodeError, EVENT_SCHEMA, REQUEST_SCHEMA};
 use serde_json::{Value, json};
+
+use crate::{compatibility, records};
 
 /// The id of the next version's schema.
 const ID: u32 = 7;
