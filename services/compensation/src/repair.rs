@@ -20,7 +20,7 @@ use domain::{Event, Voucher, VoucherId};
 use infra::{
     kafka::{LogError, PartitionReader, Record},
     postgres,
-    redis::{Gate, Settle, StoreError},
+    redis::{Gate, Settle, StoreError, VoucherInRedis},
 };
 use uuid::Uuid;
 
@@ -161,55 +161,71 @@ impl Repairs {
         let rows = self.rows().await?;
         let now = self.partition.service.store.now().await?;
         let due: Vec<VoucherId> = self.works.iter().filter(|(_, work)| work.due()).map(|(voucher, _)| voucher.clone()).collect();
+        let mut raised = Vec::with_capacity(due.len());
         for voucher in due {
             // Without a row nothing says how far Redis must come; the warden looks again once there is one.
-            match rows.get(&voucher).filter(|row| !self.partition.is_archived(row, now)) {
-                Some(row) => self.raise_fence(&voucher, row).await?,
-                None => self.end(&voucher, None),
+            let Some(row) = rows.get(&voucher).filter(|row| !self.partition.is_archived(row, now)) else {
+                self.end(&voucher, None);
+                continue;
+            };
+            if let Some(fenced) = self.raise_fence(&voucher, row).await? {
+                raised.push((voucher, row.seq, fenced));
             }
+        }
+        if raised.is_empty() {
+            return Ok(());
+        }
+        // Read after the fences: these ends must cover all that Redis has settled and all that was reserved before.
+        let probe = &self.partition.service.probe;
+        let (events, requests) =
+            (probe.events_end(self.partition.number).await?, probe.requests_end(self.partition.number).await?);
+        for (voucher, row_seq, fenced) in raised {
+            self.begin(&voucher, row_seq, fenced, events, requests);
         }
         Ok(())
     }
 
-    async fn raise_fence(&mut self, voucher: &VoucherId, row: &Voucher) -> Result<(), Fault> {
+    /// Raises the fence of one voucher; `None`: it is not to be repaired, or not now.
+    async fn raise_fence(&mut self, voucher: &VoucherId, row: &Voucher) -> Result<Option<VoucherInRedis>, Fault> {
         let partition = self.partition.clone();
-        let service = &partition.service;
-        let Some(work) = self.works.get_mut(voucher) else { return Ok(()) };
-        match service.store.voucher(voucher).await {
+        let store = &partition.service.store;
+        let Some(work) = self.works.get_mut(voucher) else { return Ok(None) };
+        match store.voucher(voucher).await {
             Ok(Some(found)) if found.gate == Gate::Frozen && !found.rebuild && work.reason != Reason::Breach => {
                 self.end(voucher, None);
-                return Ok(());
+                return Ok(None);
             }
             Ok(Some(found)) => work.reset |= found.rebuild || !is_balanced(&found),
             Ok(None) => {}
             Err(StoreError::Damaged { .. }) => work.reset = true,
             Err(problem) => return Err(problem.into()),
         }
-        let end = service.probe.events_end(partition.number).await?;
-        let epoch = Uuid::new_v4().to_string();
-        let fenced = match service.store.raise_fence(voucher, row.terms.partition, &epoch, work.reset).await {
-            Ok(fenced) => fenced,
+        match store.raise_fence(voucher, row.terms.partition, &Uuid::new_v4().to_string(), work.reset).await {
+            Ok(fenced) => Ok(Some(fenced)),
             Err(StoreError::Damaged { problem, .. }) => {
                 work.reset = true;
                 work.again(&partition, voucher, &problem);
-                return Ok(());
+                Ok(None)
             }
-            Err(problem) => return Err(problem.into()),
-        };
-        let from = fenced.offset.map_or(0, |offset| offset + 1);
-        if from > end {
-            work.reset = true;
-            work.again(&partition, voucher, "Redis has settled more than the log holds");
-            return Ok(());
+            Err(problem) => Err(problem.into()),
         }
-        work.reset = false;
+    }
+
+    /// Notes a raised fence, with the ends of both logs as they were when it was up.
+    fn begin(&mut self, voucher: &VoucherId, row_seq: i64, fenced: VoucherInRedis, events: i64, requests: i64) {
+        let Some(work) = self.works.get_mut(voucher) else { return };
+        let from = fenced.offset.map_or(0, |offset| offset + 1);
+        work.reset = from > events;
+        if work.reset {
+            work.again(&self.partition, voucher, "Redis has settled more than the log holds");
+            return;
+        }
         // Of a voucher that was just published nothing can be in flight that Redis has lost.
-        let is_new = work.reason == Reason::Opened && row.seq <= 1 && fenced.seq <= 1;
-        let in_flight = if is_new { 0 } else { service.probe.requests_end(partition.number).await? };
-        let until = Instant::now() + service.config.warming_wait;
+        let is_new = work.reason == Reason::Opened && row_seq <= 1 && fenced.seq <= 1;
+        let in_flight = if is_new { 0 } else { requests };
+        let until = Instant::now() + self.partition.service.config.warming_wait;
         tracing::info!(%voucher, reason = work.reason.as_str(), seq = fenced.seq, from, "gate closed for repair");
-        work.fence = Some(Fence { epoch, from, seq: fenced.seq, in_flight, until, behind: false });
-        Ok(())
+        work.fence = Some(Fence { epoch: fenced.epoch, from, seq: fenced.seq, in_flight, until, behind: false });
     }
 
     /// Opens every gate that may be opened.

@@ -81,6 +81,26 @@ async fn who_finds_another_epoch_does_not_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fence_whose_owner_is_gone_is_taken_over() {
+    let mut stage = Stage::new().await;
+    let service = stage.run(&[("DOORBUSTER_COMPENSATION_WARMING_MS", "60000")]);
+    let mut lane = stage.lane(0).await;
+    let voucher = stage.publish(&mut lane, 5, 1).await;
+    let undecided = lane.request(stage.reserve(&voucher, "a", 1).await).await;
+    stage.command(&["FLUSHALL"]).await;
+    stage.wait("the repair", async || stage.voucher(&voucher).await.is_some_and(|v| v.gate == Gate::Warming && v.seq == 1)).await;
+    // In the middle of a repair, which gives up and begins anew; then with nothing to repair at all.
+    stage.store.raise_fence(&voucher, 0, "somebody's", false).await.expect("Redis answers");
+    for event in lane.decide(&[undecided]).await {
+        lane.publish(&event).await;
+    }
+    stage.wait_equal(&lane, &voucher).await;
+    stage.store.raise_fence(&voucher, 0, "somebody's", false).await.expect("Redis answers");
+    stage.wait_equal(&lane, &voucher).await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_event_stops_its_partition_and_the_readiness_says_so() {
     let stage = Stage::new().await;
     let folder = stage.redis.folder().join("ready.json");

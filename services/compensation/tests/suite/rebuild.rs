@@ -85,6 +85,19 @@ async fn a_redis_that_went_back_before_the_start_is_found_by_comparing_with_post
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_claims_more_than_the_log_holds_starts_over() {
+    let mut stage = Stage::new().await;
+    let service = stage.run(&[]);
+    let mut lane = stage.lane(0).await;
+    let voucher = stage.publish(&mut lane, 50, 1).await;
+    sell(&stage, &mut lane, &voucher, 0..5).await;
+    stage.wait_equal(&lane, &voucher).await;
+    stage.command(&["HSET", &keys(&voucher)[0], "seq", "2", "offset", "999999"]).await;
+    stage.wait_equal(&lane, &voucher).await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_single_lost_or_wrong_key_is_mended_and_others_go_on() {
     let mut stage = Stage::new().await;
     let service = stage.run(&[]);
