@@ -12,7 +12,6 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use domain::Timestamp;
 use infra::{
     kafka::{Record, client_config, log_error, log_line},
     shutdown::CancellationToken,
@@ -24,12 +23,11 @@ use rdkafka::{
     config::{FromClientConfigAndContext, RDKafkaLogLevel},
     consumer::{BaseConsumer, Consumer as _, ConsumerContext},
     error::{KafkaError, RDKafkaErrorCode},
-    message::{BorrowedMessage, Headers},
     types::RDKafkaRespErr,
 };
 
 use crate::{
-    Service,
+    Membership, Service,
     assignment::{Assignment, Bounds},
     lane,
     mailbox::{Answer, Mailbox, Metadata, Question, Told},
@@ -39,6 +37,8 @@ use crate::{
 const POLL: Duration = Duration::from_millis(20);
 /// The same while a batch waits to be handed over or a partition is being given up.
 const SHORT_POLL: Duration = Duration::from_millis(1);
+/// Between polls the group allows this much; the watchdog ends the process long before.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(120);
 /// Records taken in one turn before batches are handed over.
 const RECORDS_PER_TURN: usize = 2_000;
 /// Longest wait for the client library's own thread to take a seek.
@@ -93,7 +93,7 @@ fn settings(service: &Service) -> ClientConfig {
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "error")
         .set("isolation.level", "read_committed")
-        .set("max.poll.interval.ms", "120000")
+        .set("max.poll.interval.ms", MAX_POLL_INTERVAL.max(connections.session_timeout).as_millis().to_string())
         .set("fetch.wait.max.ms", "50")
         // The default of 1 s stalls a partition whose local queue was full for a moment.
         .set("fetch.queue.backoff.ms", "20")
@@ -175,9 +175,19 @@ impl Consumer {
         let is_member = publish::group_generation(&self.consumer) != -1;
         if is_member {
             self.hand_over();
+        } else {
+            self.is_outside();
         }
         self.answer(is_member);
         Ok(())
+    }
+
+    /// Until the next assignment, be it an empty one.
+    fn is_outside(&self) {
+        let mut membership = self.service.membership.lock();
+        if *membership == Membership::Member {
+            *membership = Membership::Outside;
+        }
     }
 
     /// Takes one record; `false`: there was none.
@@ -189,7 +199,7 @@ impl Consumer {
                 // Records of a partition that is being given up, or was, can still come out of the local queue.
                 let is_leaving = self.leaving.as_ref().is_some_and(|l| l.partitions.contains(&partition));
                 if let Some(assignment) = self.assigned.get_mut(&partition).filter(|_| !is_leaving) {
-                    assignment.take(record_of(&message));
+                    assignment.take(Record::of(&message));
                 }
                 return Ok(true);
             }
@@ -204,7 +214,8 @@ impl Consumer {
                 }
             }
             _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => bail!("the consumer is beyond repair: {error}"),
-            _ => log_error(&error, "poll"),
+            // Told to the hook's context as well, which says what is worth saying.
+            _ => tracing::debug!(%error, "poll"),
         }
         Ok(true)
     }
@@ -240,10 +251,19 @@ impl Consumer {
         }
     }
 
+    fn share_metadata(&self) {
+        let Some(metadata) = &self.metadata else { return };
+        for assignment in self.assigned.values() {
+            assignment.mailbox.set_metadata(metadata);
+        }
+    }
+
     fn assign(&mut self, partitions: &[i32]) {
         let list = self.list(partitions, Offset::End);
         if let Err(error) = self.consumer.incremental_assign(&list) {
+            // The group takes it back; that comes as a rebalance, too.
             tracing::error!(%error, ?partitions, "the assignment cannot be taken");
+            return;
         }
         // Nothing may be read before the lane knows from where.
         self.pause(partitions, true);
@@ -252,19 +272,18 @@ impl Consumer {
                 self.start_lane(*partition, &metadata);
             }
             // The assignment of the others stands: they go on in this generation.
-            for assignment in self.assigned.values() {
-                assignment.mailbox.set_metadata(&metadata);
-            }
+            self.share_metadata();
         } else if !partitions.is_empty() {
             tracing::error!(?partitions, "assigned outside of any generation");
         }
         if !partitions.is_empty() {
             tracing::info!(?partitions, "assigned");
         }
-        *self.service.has_joined.lock() = true;
+        *self.service.membership.lock() = Membership::Member;
     }
 
     fn start_lane(&mut self, partition: i32, metadata: &Metadata) {
+        self.forget(partition, Told::Abandon);
         self.assignments += 1;
         let mailbox = Arc::new(Mailbox::new(partition, metadata.clone()));
         self.service.lanes.lock().insert(partition, mailbox.clone());
@@ -281,6 +300,7 @@ impl Consumer {
     /// Everything begun on these partitions may be somebody else's by now.
     fn lose(&mut self, partitions: Vec<i32>) {
         tracing::warn!(?partitions, "lost: the lanes throw everything away");
+        self.is_outside();
         for partition in &partitions {
             self.forget(*partition, Told::Abandon);
         }
@@ -288,11 +308,10 @@ impl Consumer {
     }
 
     fn leave(&mut self, partitions: Vec<i32>, within: Duration) {
+        // All of them: whose partition stays goes on in this generation, too.
+        self.share_metadata();
         for partition in &partitions {
             if let Some(assignment) = self.assigned.get(partition) {
-                if let Some(metadata) = &self.metadata {
-                    assignment.mailbox.set_metadata(metadata);
-                }
                 assignment.mailbox.tell(Told::Finish);
             }
         }
@@ -413,10 +432,8 @@ impl Consumer {
         self.read_metadata();
         let leaving = self.leaving.take();
         let partitions: Vec<i32> = self.assigned.keys().copied().collect();
+        self.share_metadata();
         for assignment in self.assigned.values() {
-            if let Some(metadata) = &self.metadata {
-                assignment.mailbox.set_metadata(metadata);
-            }
             assignment.mailbox.tell(Told::Finish);
         }
         while self.assigned.values().any(|a| !a.mailbox.has_ended()) && Instant::now() < deadline {
@@ -450,17 +467,5 @@ impl Consumer {
                 tracing::error!("a lane's thread panicked");
             }
         }
-    }
-}
-
-fn record_of(message: &BorrowedMessage<'_>) -> Record {
-    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
-    Record {
-        partition: message.partition(),
-        offset: message.offset(),
-        timestamp: Timestamp(message.timestamp().to_millis().unwrap_or_default()),
-        key: message.key().map(<[u8]>::to_vec),
-        payload: message.payload().unwrap_or_default().to_vec(),
-        headers: headers.map(|h| (h.key.to_owned(), h.value.unwrap_or_default().to_vec())).collect(),
     }
 }

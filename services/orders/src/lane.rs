@@ -13,6 +13,7 @@ use std::{
 };
 
 use infra::{
+    kafka::PartitionReader,
     postgres::{
         DatabaseError, OutRecord,
         lane::{CommitError, LaneSession, LaneTransaction, Wanted, WriteError},
@@ -82,6 +83,8 @@ pub(crate) struct Lane {
     elsewhere: u32,
     /// Where reading `order-events` can go on, while events are folded chunk by chunk: (request offset, event offset).
     pub(crate) fold_from: Option<(i64, i64)>,
+    /// The events topic's reader, for as long as recovery goes on.
+    pub(crate) log: Option<PartitionReader>,
     beat: Arc<Beat>,
 }
 
@@ -107,6 +110,7 @@ pub(crate) fn start(service: Arc<Service>, mailbox: Arc<Mailbox>, assignment: u6
             failures: 0,
             elsewhere: 0,
             fold_from: None,
+            log: None,
             beat,
         }
         .work(ended);
@@ -188,7 +192,7 @@ impl Lane {
             self.mailbox.set_health(Health::Stopped(error.to_string()));
             self.service.metrics.stopped(self.partition);
             // Nothing it holds is of use to anybody; the position row's lock is free already.
-            (self.session, self.producer) = (None, None);
+            (self.session, self.producer, self.log) = (None, None, None);
             return Phase::Stopped;
         }
         self.failures += 1;
@@ -203,6 +207,10 @@ impl Lane {
         if matches!(error, LaneError::Database(_) | LaneError::CommitUnknown(_)) {
             // Whatever is still going on in that session must not be mistaken for the next attempt.
             self.session = None;
+        }
+        if self.mailbox.told() > Told::Work {
+            // One try is what a revoke waits for; the next owner publishes what is committed.
+            return Phase::Ended;
         }
         match next {
             Next::Again => {
@@ -254,6 +262,7 @@ impl Lane {
 
     fn seek(&mut self, offset: i64) -> Phase {
         self.beat.end();
+        (self.log, self.fold_from) = (None, None);
         let Some(Answer::Sought(seek)) = self.mailbox.ask(Question::Seek(offset)) else { return Phase::Ended };
         self.expected = offset;
         self.seek = seek;

@@ -50,14 +50,26 @@ struct Service {
     handle: Handle,
     /// The lane of each assigned partition.
     lanes: Mutex<BTreeMap<i32, Arc<Mailbox>>>,
-    /// Whether the group has ever given this process an answer, be it an empty one.
-    has_joined: Mutex<bool>,
+    membership: Mutex<Membership>,
+}
+
+/// How this process stands to its consumer group.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Membership {
+    /// The group has never given it an answer, not even an empty one.
+    #[default]
+    NotYet,
+    Member,
+    /// Put out, or not able to reach the group.
+    Outside,
 }
 
 impl Service {
     fn readiness(&self) -> Result<(), String> {
-        if !*self.has_joined.lock() {
-            return Err("has not joined the consumer group yet".to_owned());
+        match *self.membership.lock() {
+            Membership::NotYet => return Err("has not joined the consumer group yet".to_owned()),
+            Membership::Outside => return Err("is not a member of the consumer group at the moment".to_owned()),
+            Membership::Member => {}
         }
         for (partition, lane) in self.lanes.lock().iter() {
             match lane.health() {
@@ -89,7 +101,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
         beats: Arc::default(),
         handle: Handle::current(),
         lanes: Mutex::default(),
-        has_joined: Mutex::default(),
+        membership: Mutex::default(),
         config,
     });
 

@@ -68,13 +68,28 @@ fn judge(answered: i64, position: &Position) -> Result<Judgement, LaneError> {
 impl Lane {
     pub(crate) fn recover(&mut self) -> Result<Phase, LaneError> {
         let position = self.with_database(async |session| session.position().await)?;
-        let connections = &self.service.config.connections;
-        let mut log = PartitionReader::open(connections, &connections.topics.events, self.partition)?;
-        let Some(ends) = self.until_nothing_is_open(&log)? else { return Ok(Phase::Ended) };
+        self.mailbox.set_position(position.next_offset);
+        let mut log = match self.log.take() {
+            Some(log) => log,
+            None => {
+                let connections = &self.service.config.connections;
+                PartitionReader::open(connections, &connections.topics.events, self.partition)?
+            }
+        };
+        let next = self.compare(&mut log, position);
+        self.log = Some(log);
+        next
+    }
+
+    /// The rest of recovery, with the position row read.
+    fn compare(&mut self, log: &mut PartitionReader, position: Position) -> Result<Phase, LaneError> {
+        let Some(ends) = self.until_nothing_is_open(log)? else { return Ok(Phase::Ended) };
+        self.attempt("recover");
         let answered = match log.last()? {
             None => 0,
             Some(record) => self.event_of(&record)?.request_offset + 1,
         };
+        self.attempt("recover");
         let next_offset = position.next_offset;
         let (start, end) = self.service.probe.requests(self.partition)?;
         let outside = LaneError::PositionOutside { next_offset, start, end };
@@ -82,7 +97,7 @@ impl Lane {
             return Err(outside);
         }
         match judge(answered, &position)? {
-            Judgement::Fold => self.fold(&mut log, ends, next_offset, answered),
+            Judgement::Fold => self.fold(log, ends, next_offset, answered),
             Judgement::Publish(records) => Ok(Phase::Publish { records, next_offset, is_recovery: true }),
             Judgement::Continue if next_offset < start => Err(outside),
             Judgement::Continue => Ok(Phase::Seek { offset: next_offset }),

@@ -38,7 +38,7 @@ pub async fn pending_migrations(connections: &Connections) -> Result<Vec<String>
     };
     let applied: Vec<i32> = applied.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     let runner = runner()?;
-    let pending = runner.get_migrations().iter().filter(|m| !applied.contains(&(m.version() as i32)));
+    let pending = runner.get_migrations().iter().filter(|m| !applied.contains(&(m.version())));
     Ok(pending.map(ToString::to_string).collect())
 }
 

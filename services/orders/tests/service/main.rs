@@ -1,7 +1,9 @@
 //! The orders service in this process, on real servers.
 
 mod bad_records;
+mod faults;
 mod good_path;
+mod kafka_faults;
 mod owners;
 mod recovery;
 mod running;
