@@ -43,11 +43,14 @@ impl InRedis {
     }
 }
 
+/// One voucher at some moment: as the model has it, and as Redis dumps it.
+type Snapshot = (Option<InRedis>, Vec<Option<Vec<u8>>>);
+
 struct Subject {
     log: Log,
     users: Vec<UserId>,
     redis: Option<InRedis>,
-    snapshots: Vec<(Option<InRedis>, Vec<Option<Vec<u8>>>)>,
+    snapshots: Vec<Snapshot>,
 }
 
 /// What the log and the reservations say about one voucher.

@@ -104,6 +104,8 @@ async fn a_voucher_that_is_not_there_is_answered_and_nothing_is_written() {
     assert_eq!(store.reserve(&v, &id, &ann, 1, "t").await.unwrap(), Reserve::UnknownVoucher);
     assert!(!store.release(&v, &id, "t").await.unwrap());
     assert_eq!(store.settle(&log.events[1..]).await.unwrap(), [Settle::UnknownVoucher]);
+    let later = domain::Event { voucher_seq: 2, ..log.events[0].0.clone() };
+    assert_eq!(store.settle(&[(later, 9)]).await.unwrap(), [Settle::UnknownVoucher], "only the first event opens");
     assert_eq!(store.sweep(&v, &id, Timestamp(1)).await.unwrap(), None);
     assert!(!store.open_gate(&v, "e", 0).await.unwrap());
     store.freeze(&v, "e").await.unwrap();
@@ -247,7 +249,7 @@ async fn one_user_in_parallel_gets_one_unit() {
     let world = World::new().await;
     let log = Log::opened("v", 100, 1);
     world.open(&log).await;
-    let other = infra::redis::Store::connect(world.server.endpoint()).await.unwrap();
+    let other = redis_world::patient(world.server.endpoint()).await;
     let ann = user("ann");
     let calls: Vec<_> = (0..64)
         .map(|call| {
@@ -391,6 +393,13 @@ async fn of_several_sweepers_one_takes_a_reservation() {
     assert_eq!((taken[0].requested_at, taken[0].quantity), (requested_at, 2));
     assert!(!store.release(v, &id, "t").await.unwrap(), "the sweeper publishes it");
     assert!(store.sweep(v, &id, taken[0].stamp).await.unwrap().is_some());
+
+    // Redis' clock went back: the stamp moves on all the same.
+    let ahead = Timestamp(redis_world::now() + 1_000_000);
+    let text = format!("{} {} 2 - ann", requested_at.0, ahead.0);
+    world.run(&["HSET", &keys(v)[1], &id.to_string(), &text]).await;
+    assert_eq!(store.sweep(v, &id, ahead).await.unwrap().unwrap().stamp, ahead.plus(1));
+    assert_eq!(store.sweep(v, &id, ahead).await.unwrap(), None);
 }
 
 async fn futures_of_sweeps(

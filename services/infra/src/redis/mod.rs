@@ -10,7 +10,7 @@ mod store;
 
 use domain::{OrderId, Timestamp, UserId, VoucherId, VoucherState};
 
-pub use store::Store;
+pub use store::{Patience, Store};
 
 /// Why Redis gave no answer that can be used.
 #[derive(Debug, thiserror::Error)]

@@ -9,25 +9,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::{Event, OrderId, Timestamp, UserId, VoucherId};
-use redis::{Client, Pipeline, ScriptInvocation};
+use redis::{Pipeline, ScriptInvocation};
 
 use super::connection::{Connection, Failure};
 use super::keys::Keys;
 use super::scripts::{self, GateAnswer, Scripts};
 use super::{Reservation, Reserve, Settle, StoreError, VoucherInRedis, server};
 
-/// Longest wait for the answer to a short call. A busy Redis answers in a few milliseconds; whoever waits longer is told 503 and
-/// tries again, and finds his own reservation.
-const SHORT_RESPONSE: Duration = Duration::from_millis(200);
+/// How long to wait for answers before the outcome counts as unknown.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For short calls. A busy Redis answers in a few milliseconds; whoever waits longer is told 503, tries again and finds his own
+    /// reservation. Longer: buyers and their connections pile up while Redis is silent.
+    pub short: Duration,
+    /// For a pipeline, a reset, or one step through a hash: some milliseconds of work behind other work.
+    pub long: Duration,
+}
 
-/// Longest time of a short call with a new connection in between.
-const SHORT_CALL: Duration = Duration::from_millis(500);
+impl Default for Patience {
+    fn default() -> Self {
+        Self { short: Duration::from_millis(200), long: Duration::from_secs(2) }
+    }
+}
 
-/// Longest wait for the answer to a pipeline or to one step through a hash: some milliseconds of work behind other work.
-const LONG_RESPONSE: Duration = Duration::from_secs(2);
-
-/// Longest time of a long call with a new connection in between.
-const LONG_CALL: Duration = Duration::from_secs(3);
+/// Time that a call may take beyond that, to get a new connection first: one or two tries.
+const RECONNECT: Duration = Duration::from_millis(300);
 
 /// Events in one pipeline: some 10 ms of work for Redis, during which short calls of others still pass in between.
 const SETTLE_PIPELINE: usize = 500;
@@ -58,14 +64,19 @@ impl Store {
     /// Connects, and checks that the server is 7.0 or newer and evicts nothing. Errors name the server (its password masked) and the
     /// remedy.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Self::connect_with(url, Patience::default()).await
+    }
+
+    /// As [`Store::connect`], with another patience.
+    pub async fn connect_with(url: &str, patience: Patience) -> Result<Self, StoreError> {
         let client = server::client(url)?;
-        let open = async |client: &Client, response, deadline| {
-            let opened = Connection::open(client, response, deadline).await;
+        let open = async |response| {
+            let opened = Connection::open(&client, response, response + RECONNECT).await;
             opened.map_err(|error| server::cannot_connect(url, error))
         };
-        let long = open(&client, LONG_RESPONSE, LONG_CALL).await?;
+        let long = open(patience.long).await?;
         server::check(url, &long).await?;
-        let short = [open(&client, SHORT_RESPONSE, SHORT_CALL).await?, open(&client, SHORT_RESPONSE, SHORT_CALL).await?];
+        let short = [open(patience.short).await?, open(patience.short).await?];
         let inner = Inner { scripts: Scripts::new(), short, long, turn: AtomicUsize::new(0) };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -81,7 +92,17 @@ impl Store {
         invocation: ScriptInvocation<'_>,
         read: impl FnOnce(&[String]) -> Result<T, scripts::Problem>,
     ) -> Result<T, StoreError> {
-        let answer = self.short().invoke(&invocation).await.map_err(|failure| failure.about(Some(voucher)))?;
+        self.run_on(self.short(), voucher, invocation, read).await
+    }
+
+    async fn run_on<T>(
+        &self,
+        connection: &Connection,
+        voucher: &VoucherId,
+        invocation: ScriptInvocation<'_>,
+        read: impl FnOnce(&[String]) -> Result<T, scripts::Problem>,
+    ) -> Result<T, StoreError> {
+        let answer = connection.invoke(&invocation).await.map_err(|failure| failure.about(Some(voucher)))?;
         read(&answer).map_err(|problem| damaged(voucher, problem))
     }
 
@@ -207,7 +228,7 @@ impl Store {
     ) -> Result<VoucherInRedis, StoreError> {
         let args = ["raise", epoch, &partition.to_string(), if reset { "reset" } else { "" }];
         let invocation = scripts::call(&self.inner.scripts.gate, voucher, &args);
-        let (raised, dropped) = self.run(voucher, invocation, scripts::raise_answer).await?;
+        let (raised, dropped) = self.run_on(&self.inner.long, voucher, invocation, scripts::raise_answer).await?;
         if dropped > 0 {
             tracing::error!(%voucher, dropped, "dropped reservations that nobody can read; their orders count as lost by Redis");
         }

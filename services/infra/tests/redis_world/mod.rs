@@ -3,14 +3,14 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use devstack::redis::RedisOptions;
 use domain::{
     CancelledBy, Event, LoggedRequest, Money, OrderId, OrderKey, Request, RequestBody, State, Terms, Timestamp, UserId,
     VoucherId, decide,
 };
-use infra::redis::{Gate, Store};
+use infra::redis::{Gate, Patience, Store};
 use redis::aio::MultiplexedConnection;
 
 pub(crate) type Fields = BTreeMap<String, String>;
@@ -29,6 +29,12 @@ pub(crate) async fn server(args: &[&str]) -> devstack::Server {
     tokio::task::spawn_blocking(start).await.unwrap().expect("redis-server starts; `make test` installs it")
 }
 
+/// A store that a busy machine cannot make fail.
+pub(crate) async fn patient(url: &str) -> Store {
+    let patience = Patience { short: Duration::from_secs(20), long: Duration::from_secs(20) };
+    Store::connect_with(url, patience).await.unwrap()
+}
+
 /// A connection without the store's bounds.
 pub(crate) async fn raw(server: &devstack::Server) -> MultiplexedConnection {
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
@@ -43,7 +49,7 @@ impl World {
 
     pub(crate) async fn with(args: &[&str]) -> Self {
         let server = server(args).await;
-        let store = Store::connect(server.endpoint()).await.unwrap();
+        let store = patient(server.endpoint()).await;
         let raw = raw(&server).await;
         Self { server, store, raw }
     }
