@@ -54,7 +54,7 @@ impl PurchaseConfig {
     pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
         Ok(Self {
             listen: address(env, LISTEN, "0.0.0.0:8080")?,
-            admin: address(env, ADMIN, "127.0.0.1:9101")?,
+            admin: address(env, ADMIN, "0.0.0.0:9101")?,
             order_key: order_key(env)?,
             verifier: verifier(env)?,
             max_in_flight: env.number("DOORBUSTER_PURCHASE_MAX_IN_FLIGHT", 2_048, 1..=100_000)?,

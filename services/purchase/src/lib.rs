@@ -53,8 +53,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
     );
     let mut registry = Registry::with_prefix("doorbuster_purchase");
     let metrics = Metrics::new(&mut registry);
-    let health = Arc::new(Health::default());
-    health.set("start", Some("not begun".to_owned()));
+    let health = Arc::new(Health::starting());
     // Ends what runs beside the calls, when this function ends: until then others must see that it is not ready.
     let beside = CancellationToken::new();
     let _ended = beside.clone().drop_guard();
@@ -78,7 +77,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
         () = stop.cancelled() => {}
         ended = &mut serving => ended.context("the listener ended")?,
     }
-    health.set("stop", Some("stopping".to_owned()));
+    health.stopping();
     finish(serving, &tasks, &purchases, shutdown_deadline).await
 }
 

@@ -4,7 +4,10 @@
 //! - Whoever is told 202 has an acknowledged request behind him, or this process goes on publishing until he has.
 //! - A refusal of somebody who holds units is checked against the orders table: he may be asking for what he already got.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use domain::{Order, OrderId, OrderStatus, Request, RequestBody, Timestamp, UserId, VoucherId};
 use infra::redis::{Refusal, Reserve, StoreError};
@@ -28,6 +31,9 @@ const REMEMBERED: usize = 50_000;
 /// First and longest pause before a request is published again in the background.
 const AGAIN_FIRST: Duration = Duration::from_millis(100);
 const AGAIN_MOST: Duration = Duration::from_secs(2);
+
+/// Between two lines about damaged vouchers: in a sale every purchase meets the same damage.
+const DAMAGE_LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// Who the log says asked.
 const ACTOR: &str = "purchase";
@@ -70,6 +76,7 @@ pub(crate) struct Purchases<S> {
     pub(crate) vouchers: Vouchers,
     pub(crate) unacknowledged: Unacknowledged,
     acknowledged: Mutex<Generations<OrderId, ()>>,
+    damage_told: Mutex<Option<Instant>>,
     ack_deadline: Duration,
     tasks: TaskTracker,
     pub(crate) metrics: Metrics,
@@ -85,7 +92,8 @@ impl<S: Servers> Purchases<S> {
         metrics: Metrics,
     ) -> Self {
         let acknowledged = Mutex::new(Generations::new(REMEMBERED));
-        Self { servers, vouchers: Vouchers::new(), unacknowledged, acknowledged, ack_deadline, tasks, metrics }
+        let damage_told = Mutex::default();
+        Self { servers, vouchers: Vouchers::new(), unacknowledged, acknowledged, damage_told, ack_deadline, tasks, metrics }
     }
 
     /// One purchase to its answer. Must not be dropped half-way: the caller spawns it.
@@ -94,7 +102,7 @@ impl<S: Servers> Purchases<S> {
         let reserve = self.servers.reserve(&wanted.voucher, &wanted.order, &wanted.user, wanted.quantity, &token);
         let answer = match self.metrics.time("reserve", reserve).await {
             Ok(answer) => answer,
-            Err(error) => return store_failed(&error),
+            Err(error) => return self.store_failed(&error),
         };
         if !matches!(answer, Reserve::UnknownVoucher) {
             self.vouchers.met(&wanted.voucher);
@@ -231,6 +239,19 @@ impl<S: Servers> Purchases<S> {
         }
     }
 
+    fn store_failed(&self, error: &StoreError) -> Answer {
+        if !matches!(error, StoreError::Damaged { .. }) {
+            tracing::debug!(%error, "no purchase without Redis");
+            return Answer::Away(Server::Redis);
+        }
+        let mut told = self.damage_told.lock();
+        if told.is_none_or(|at| at.elapsed() >= DAMAGE_LOG_PAUSE) {
+            *told = Some(Instant::now());
+            tracing::error!(%error, "a voucher needs a rebuild");
+        }
+        Answer::NotReady
+    }
+
     /// The order of this try, if it was decided before.
     async fn decided(&self, wanted: &Try) -> Result<Option<Order>, Answer> {
         let row = self.servers.order_row(&wanted.order);
@@ -255,19 +276,6 @@ fn request(wanted: &Try, requested_at: Timestamp) -> Request {
 
 fn from_row(wanted: &Try, order: &Order) -> Answer {
     if order.quantity == wanted.quantity { Answer::Accepted(Some(order.status)) } else { Answer::OtherQuantity(order.quantity) }
-}
-
-fn store_failed(error: &StoreError) -> Answer {
-    match error {
-        StoreError::Damaged { .. } => {
-            tracing::error!(%error, "a voucher needs a rebuild");
-            Answer::NotReady
-        }
-        _ => {
-            tracing::debug!(%error, "no purchase without Redis");
-            Answer::Away(Server::Redis)
-        }
-    }
 }
 
 fn database_failed(error: &infra::postgres::DatabaseError) -> Answer {

@@ -21,12 +21,21 @@ const PING_DEADLINE: Duration = Duration::from_secs(1);
 const PROBES_A_LOOK: u32 = 10;
 
 /// The reasons why this process is not ready, by part.
-#[derive(Default)]
 pub(crate) struct Health {
     reasons: Mutex<BTreeMap<&'static str, String>>,
 }
 
 impl Health {
+    /// Not ready until `start` is removed.
+    pub(crate) fn starting() -> Self {
+        Self { reasons: Mutex::new(BTreeMap::from([("start", "starting".to_owned())])) }
+    }
+
+    /// Not ready any more, on purpose.
+    pub(crate) fn stopping(&self) {
+        self.reasons.lock().insert("stop", "stopping".to_owned());
+    }
+
     /// Sets or removes the reason of one part; logs when it comes and goes.
     pub(crate) fn set(&self, part: &'static str, reason: Option<String>) {
         let mut reasons = self.reasons.lock();
@@ -38,7 +47,7 @@ impl Health {
         drop(reasons);
         match has {
             Some(reason) if !had => tracing::warn!(part, reason, "not ready"),
-            None if had => tracing::info!(part, "ready again"),
+            None if had => tracing::info!(part, "ready"),
             _ => {}
         }
     }

@@ -63,12 +63,18 @@ struct Wait<'a> {
 impl Wait<'_> {
     // Not AsyncFnMut: the future of `run` would no longer be Send.
     async fn until<T, F: Future<Output = Result<T, Failure>>>(&self, mut attempt: impl FnMut() -> F) -> anyhow::Result<T> {
+        let mut told = false;
         loop {
             match attempt().await {
                 Ok(done) => return Ok(done),
                 Err(Failure::Wrong(error)) => return Err(error),
                 Err(Failure::Away(error)) if Instant::now() >= self.deadline => return Err(error.context("gave up waiting")),
-                Err(Failure::Away(error)) => self.health.set("start", Some(error.to_string())),
+                Err(Failure::Away(error)) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(error = format!("{error:#}"), "waiting for a server");
+                    }
+                    self.health.set("start", Some(error.to_string()));
+                }
             }
             tokio::time::sleep(PAUSE).await;
         }

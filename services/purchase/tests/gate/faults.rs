@@ -2,17 +2,17 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use devstack::{kafka::KafkaOptions, redis::RedisOptions};
+use devstack::kafka::KafkaOptions;
 use domain::OrderId;
 use futures::future::join_all;
 use infra::redis::Store;
 use testkit::{World, wait_until_async};
 
-use crate::shop::{PATIENCE, Shop, asked_for, on_sale, put_on_sale};
+use crate::shop::{PATIENCE, Shop, asked_for, on_sale, put_on_sale, redis_that_keeps_everything};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_nothing_is_sold_and_it_heals_by_itself() {
-    let redis = devstack::redis::start(RedisOptions { aof: true, ..RedisOptions::default() }).unwrap();
+    let redis = redis_that_keeps_everything();
     let world = World::builder().redis(redis.endpoint()).build();
     let store = Store::connect(redis.endpoint()).await.unwrap();
     let voucher = world.voucher_id();

@@ -6,3 +6,4 @@ mod input;
 mod parallel;
 mod reading;
 mod shop;
+mod starting;

@@ -7,7 +7,7 @@ use infra::{config::Env, redis::Store, shutdown::CancellationToken};
 use jsonwebtoken::{EncodingKey, Header, encode};
 use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
-use testkit::{World, wait_for};
+use testkit::{World, wait_until_async};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -67,10 +67,14 @@ impl Shop {
         let stop = CancellationToken::new();
         let (env, stopped) = (Env::of(all), stop.clone());
         let service = tokio::spawn(async move { purchase::run(&env, stopped).await });
-        let addresses = wait_for(PATIENCE, "the service to listen", || {
+        let mut addresses = None;
+        wait_until_async(PATIENCE, "the service to listen", async || {
             assert!(!service.is_finished(), "the service ended at its start");
-            std::fs::read(&file).ok()
-        });
+            addresses = std::fs::read(&file).ok();
+            addresses.is_some()
+        })
+        .await;
+        let addresses = addresses.unwrap();
         let addresses: Value = serde_json::from_slice(&addresses).unwrap();
         let address = addresses["http"].as_str().unwrap();
         Self {
@@ -137,6 +141,12 @@ impl Shop {
     pub(crate) async fn ended(self) -> anyhow::Result<()> {
         tokio::time::timeout(PATIENCE, self.service).await.expect("the service ends").unwrap()
     }
+}
+
+/// A Redis of the test's own whose every answer is on the disk, so that a kill loses nothing.
+pub(crate) fn redis_that_keeps_everything() -> devstack::Server {
+    let args = ["--appendfsync", "always"].map(str::to_owned).to_vec();
+    devstack::redis::start(devstack::redis::RedisOptions { aof: true, args, ..Default::default() }).unwrap()
 }
 
 /// The event that opens a voucher.
