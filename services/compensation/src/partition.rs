@@ -6,16 +6,26 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use domain::{Timestamp, Voucher, VoucherId};
 use events::Codec;
-use infra::{postgres::Pool, redis::Store, shutdown::CancellationToken, telemetry::Readiness, watchdog::Beats};
+use infra::{
+    postgres::Pool,
+    redis::{Store, StoreError},
+    shutdown::CancellationToken,
+    telemetry::Readiness,
+    watchdog::Beats,
+};
 use parking_lot::Mutex;
 use publish::RequestProducer;
 use tokio::sync::Notify;
 
 use crate::{CompensationConfig, metrics::Metrics, probe::Probe};
+
+/// How long the keys of an archived voucher stay. Whoever takes the partition over in between gives them as long again.
+const ARCHIVE_TTL: Duration = Duration::from_secs(3_600);
 
 /// What the process has one of.
 pub(crate) struct Service {
@@ -258,6 +268,11 @@ impl Partition {
     /// Whether the voucher's window ended so long ago that Redis forgets it.
     pub(crate) fn is_archived(&self, row: &Voucher, now: Timestamp) -> bool {
         row.terms.ends_at.plus(self.service.config.archive_after_ms()) <= now
+    }
+
+    /// Lets the keys of an archived voucher expire together.
+    pub(crate) async fn archive(&self, voucher: &VoucherId) -> Result<(), StoreError> {
+        self.service.store.archive(voucher, ARCHIVE_TTL).await.map(|_| ())
     }
 
     /// Repairs that have ended; who looks at vouchers notices by it that one ended meanwhile.

@@ -164,10 +164,16 @@ impl Repairs {
         let mut raised = Vec::with_capacity(due.len());
         for voucher in due {
             // Without a row nothing says how far Redis must come; the warden looks again once there is one.
-            let Some(row) = rows.get(&voucher).filter(|row| !self.partition.is_archived(row, now)) else {
+            let Some(row) = rows.get(&voucher) else {
                 self.end(&voucher, None);
                 continue;
             };
+            if self.partition.is_archived(row, now) {
+                // A fresh group has settled its opening again.
+                self.partition.archive(&voucher).await?;
+                self.end(&voucher, None);
+                continue;
+            }
             if let Some(fenced) = self.raise_fence(&voucher, row).await? {
                 raised.push((voucher, row.seq, fenced));
             }

@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use domain::{Voucher, VoucherId};
@@ -30,8 +30,6 @@ use crate::{
 const COUNTS_A_ROUND: usize = 4;
 /// Vouchers asked for at once.
 const ASKED_AT_ONCE: usize = 32;
-/// How long the keys of an archived voucher stay. Whoever takes the partition over in between gives them as long again.
-const ARCHIVE_TTL: Duration = Duration::from_secs(3_600);
 
 /// What Postgres said at one moment.
 struct Mark {
@@ -146,12 +144,11 @@ impl Warden {
 
     /// Lets the keys of vouchers that ended long ago expire; gives the others.
     async fn archive(&mut self, rows: Vec<Voucher>) -> Result<Vec<Voucher>, Fault> {
-        let store = &self.partition.service.store;
-        let now = store.now().await?;
+        let now = self.partition.service.store.now().await?;
         let (old, live): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| self.partition.is_archived(row, now));
         for row in old {
             if !self.archived.contains(&row.id) {
-                store.archive(&row.id, ARCHIVE_TTL).await?;
+                self.partition.archive(&row.id).await?;
                 self.at_rest.remove(&row.id);
                 self.archived.insert(row.id);
             }
