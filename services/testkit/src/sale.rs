@@ -98,9 +98,13 @@ impl World {
 
     /// What the events of all partitions fold into.
     pub fn fold(&self) -> Fold {
-        let partitions: Vec<i32> = (0..self.partitions()).collect();
-        let fold = async { replay::fold(self.connections(), &self.codec(), &tokio::runtime::Handle::current(), &partitions) };
-        block_on(fold).expect("the log can be folded")
+        let (connections, codec, partitions) =
+            (self.connections().clone(), self.codec(), (0..self.partitions()).collect::<Vec<_>>());
+        let folded = async {
+            let runtime = tokio::runtime::Handle::current();
+            tokio::task::spawn_blocking(move || replay::fold(&connections, &codec, &runtime, &partitions)).await
+        };
+        block_on(folded).expect("folding does not panic").expect("the log can be folded")
     }
 
     pub fn audit(&self) -> Audit {

@@ -16,6 +16,9 @@ use testkit::{World, buyers, doorbuster, plan, sale};
 
 use crate::{Shop, names};
 
+/// A statement on one order, a word that the verdict must hold, and the differences that must be among those found.
+type Plant<'a> = (&'a str, &'a str, &'a [(Kind, u64)]);
+
 fn kinds(audit: &Audit) -> Vec<(Kind, u64)> {
     match &audit.verdict {
         Verdict::Different { counts, .. } => counts.iter().map(|(kind, count)| (*kind, *count)).collect(),
@@ -34,7 +37,7 @@ fn every_planted_difference_is_found_and_named() {
     let at_rest = shop.world.assert_audit();
     assert_eq!((at_rest.order_rows, at_rest.vouchers[0].sold), (5, 5));
 
-    let in_postgres: [(&str, &str, &[(Kind, u64)]); 6] = [
+    let in_postgres: [Plant<'_>; 6] = [
         ("UPDATE orders SET quantity = 2 WHERE order_id = $1", "quantity", &[(Kind::OrderRowChanged, 1)]),
         ("DELETE FROM orders WHERE order_id = $1", "no row", &[(Kind::OrderRowMissing, 1)]),
         (
