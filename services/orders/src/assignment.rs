@@ -120,3 +120,111 @@ impl Assignment {
         Some(change)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::Timestamp;
+    use rdkafka::{
+        ClientConfig,
+        consumer::{BaseConsumer, Consumer},
+    };
+
+    use super::*;
+    use crate::mailbox::Mail;
+
+    const BOUNDS: Bounds = Bounds { records: 3, bytes: 100, wait: Duration::ZERO, queue: 2 };
+
+    /// Of a consumer outside of any group, which no lane would ever get.
+    fn metadata() -> Metadata {
+        let consumer: BaseConsumer = ClientConfig::new().set("group.id", "none").create().unwrap();
+        Arc::new(consumer.group_metadata().unwrap())
+    }
+
+    fn record(offset: i64, bytes: usize) -> Record {
+        let (key, payload, headers) = (None, vec![0; bytes], vec![]);
+        Record { partition: 0, offset, timestamp: Timestamp(0), key, payload, headers }
+    }
+
+    fn sought() -> (Assignment, Metadata) {
+        let metadata = metadata();
+        let mut assignment = Assignment::new(1, Arc::new(Mailbox::new(0, metadata.clone())));
+        assignment.sought();
+        (assignment, metadata)
+    }
+
+    /// What the lane gets: the seek number and the offsets of the next batch.
+    fn next(assignment: &Assignment) -> Option<(u64, Vec<i64>)> {
+        match assignment.mailbox.next(Duration::ZERO) {
+            Mail::Batch(batch) => {
+                assert_eq!(batch.first, batch.records[0].offset);
+                Some((batch.seek, batch.records.iter().map(|r| r.offset).collect()))
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn records_from_before_the_first_seek_and_before_a_later_one_are_dropped() {
+        let metadata = metadata();
+        let mut assignment = Assignment::new(1, Arc::new(Mailbox::new(0, metadata.clone())));
+        assignment.take(record(0, 1));
+        assert!(!assignment.is_filling());
+        assert_eq!(assignment.sought(), 1);
+        assignment.take(record(5, 1));
+        assignment.hand_over(BOUNDS, &metadata);
+        assignment.take(record(6, 1));
+        assert_eq!(assignment.sought(), 2);
+        assert_eq!((assignment.is_filling(), next(&assignment)), (false, None));
+        assignment.take(record(5, 1));
+        assignment.hand_over(BOUNDS, &metadata);
+        assert_eq!(next(&assignment), Some((2, vec![5])));
+    }
+
+    #[test]
+    fn a_batch_ends_at_its_bounds_and_at_a_gap() {
+        let (mut assignment, metadata) = sought();
+        for (offset, bytes) in [(0, 1), (1, 1), (2, 1), (3, 60), (4, 60), (5, 500), (6, 1), (8, 1)] {
+            assignment.take(record(offset, bytes));
+        }
+        while assignment.is_filling() {
+            assignment.hand_over(BOUNDS, &metadata);
+        }
+        let batches: Vec<_> = std::iter::from_fn(|| next(&assignment)).map(|(_, offsets)| offsets).collect();
+        assert_eq!(batches, [vec![0, 1, 2], vec![3], vec![4], vec![5], vec![6], vec![8]]);
+    }
+
+    #[test]
+    fn an_idle_lane_gets_what_there_is_and_a_busy_one_only_full_batches() {
+        let (mut assignment, metadata) = sought();
+        assert!(!assignment.is_due(BOUNDS));
+        assignment.take(record(0, 1));
+        assert!(assignment.is_due(BOUNDS));
+        assert!(!assignment.is_due(Bounds { wait: Duration::from_secs(60), ..BOUNDS }), "it has not waited yet");
+        assignment.hand_over(BOUNDS, &metadata);
+        assignment.take(record(1, 1));
+        assert!(!assignment.is_due(BOUNDS), "a batch waits already");
+        assignment.take(record(2, 1));
+        assignment.take(record(3, 1));
+        assert!(assignment.is_due(BOUNDS));
+    }
+
+    #[test]
+    fn a_partition_is_paused_when_its_lane_is_full_and_goes_on_at_the_low_mark() {
+        let (mut assignment, metadata) = sought();
+        for offset in 0..7 {
+            assert_eq!(assignment.pause_change(BOUNDS), None, "at {offset}");
+            assignment.take(record(offset, 1));
+            while assignment.is_due(BOUNDS) {
+                assignment.hand_over(BOUNDS, &metadata);
+            }
+        }
+        assert_eq!(assignment.mailbox.queued(), BOUNDS.queue, "no more than the bound is queued");
+        assert_eq!(assignment.pause_change(BOUNDS), Some(true));
+        assert_eq!(assignment.pause_change(BOUNDS), None, "once is enough");
+        next(&assignment);
+        next(&assignment);
+        assert_eq!(assignment.pause_change(BOUNDS), None, "a full batch still waits to be handed over");
+        assignment.hand_over(BOUNDS, &metadata);
+        assert_eq!(assignment.pause_change(BOUNDS), Some(false));
+    }
+}

@@ -2,6 +2,7 @@
 
 mod bad_records;
 mod faults;
+mod frozen;
 mod good_path;
 mod kafka_faults;
 mod owners;
