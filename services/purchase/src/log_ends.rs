@@ -91,3 +91,19 @@ fn ends(consumer: &BaseConsumer, topic: &str, partitions: i32) -> KafkaResult<Lo
     let ends = (0..partitions).map(|p| consumer.fetch_watermarks(topic, p, CALL_TIMEOUT).map(|(_, high)| high));
     Ok(LogEnds { since, ends: ends.collect::<KafkaResult<_>>()? })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_end_is_no_end() {
+        let ends = |age: Duration| LogEnds { since: Instant::now().checked_sub(age), ends: vec![3, 4] };
+        assert_eq!(
+            (ends(Duration::ZERO).end(1), ends(Duration::ZERO).end(2), ends(Duration::ZERO).end(-1)),
+            (Some(4), None, None)
+        );
+        assert_eq!(ends(MAX_AGE).end(1), None);
+        assert_eq!(LogEnds::default().end(0), None);
+    }
+}

@@ -9,6 +9,7 @@ use axum::{
     http::HeaderMap,
 };
 use domain::{MAX_TOTAL, OrderId, VoucherId};
+use http_body_util::LengthLimitError;
 use serde::Deserialize;
 
 use super::Problem;
@@ -68,8 +69,7 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Probl
 pub(crate) async fn quantity(body: Body) -> Result<i64, Problem> {
     let read = tokio::time::timeout(BODY_DEADLINE, axum::body::to_bytes(body, MAX_BODY));
     let bytes = read.await.map_err(|_| Problem::too_slow())?.map_err(|error| {
-        // axum puts http-body-util's error for this into its own, and says so in its text only.
-        let too_large = error.source().is_some_and(|e| e.to_string().contains("length limit exceeded"));
+        let too_large = error.source().is_some_and(|source| source.is::<LengthLimitError>());
         if too_large { Problem::too_large(MAX_BODY) } else { Problem::malformed("the body could not be read") }
     })?;
     parse_quantity(&bytes)
