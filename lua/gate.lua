@@ -208,8 +208,8 @@ if what == 'open' then
   return {'OPENED'}
 end
 
--- Freezing and asking for a rebuild must work on a voucher whose numbers are odd: that is what they are for.
-local there = redis.call('HLEN', VOUCHER) > 0
+-- What follows must work on a voucher whose numbers are odd (to freeze it is the answer to that), so it reads none of them.
+local there = redis.call('EXISTS', VOUCHER) == 1
 if what == 'freeze' then
   if not there then
     return {'UNKNOWN'}

@@ -266,8 +266,7 @@ async fn a_missing_right_changes_nothing() {
     let Reserve::Reserved { requested_at, .. } = store.reserve(&v, &flying, &ann, 1, "t").await.unwrap() else { panic!() };
     log.request(flying, &ann, 1);
     let before = world.dump(&v).await;
-    for command in ["hset", "hdel", "hget", "hmget", "hgetall", "hlen", "time", "exists", "type", "unlink", "persist", "pexpire"]
-    {
+    for command in ["hset", "hdel", "hget", "hmget", "hgetall", "time", "exists", "type", "unlink", "persist", "pexpire"] {
         world.run(&["ACL", "SETUSER", "shop", &format!("-{command}")]).await;
         let mut failed = 0;
         macro_rules! attempt {

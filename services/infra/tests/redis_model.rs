@@ -15,7 +15,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use redis_world::{Fields, Log, World, order, user};
 
-const STEPS: usize = 6_000;
+const STEPS: usize = 4_000;
 
 #[derive(Clone, Debug, PartialEq)]
 struct Flight {
@@ -246,8 +246,13 @@ fn some_order(dice: &mut StdRng, subject: &Subject) -> (OrderId, UserId) {
 }
 
 async fn reserve(world: &World, dice: &mut StdRng, subject: &mut Subject) -> String {
-    let (id, buyer) = some_order(dice, subject);
-    let quantity = if subject.log.voucher.as_str() == "one-each" { 1 } else { dice.random_range(1..=2) };
+    let (mut id, mut buyer) = some_order(dice, subject);
+    let quantity = dice.random_range(1..=2);
+    let flights = subject.redis.iter().flat_map(|redis| &redis.flights);
+    let flying: Vec<(OrderId, UserId)> = flights.map(|(id, flight)| (*id, flight.user.clone())).collect();
+    if let Some(repeat) = flying.choose(dice).filter(|_| dice.random_bool(0.2)).cloned() {
+        (id, buyer) = repeat;
+    }
     let token = format!("t{}", dice.random::<u32>());
     let expected = subject.expected_reserve(id, &buyer, quantity);
     let before = redis_world::now();
@@ -306,7 +311,7 @@ fn request(dice: &mut StdRng, subject: &mut Subject) {
     let orders: Vec<OrderId> = subject.log.state().orders.keys().copied().collect();
     let known = orders.choose(dice).copied().unwrap_or(id);
     let expected_terms_version = subject.log.terms_version();
-    match dice.random_range(0..20) {
+    match dice.random_range(0..23) {
         0..10 => subject.log.request(id, &buyer, quantity),
         10..14 => subject.log.cancel(known),
         14 | 15 => subject.log.append(RequestBody::PaymentWindowElapsed { order_id: known }),

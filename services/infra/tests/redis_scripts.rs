@@ -230,7 +230,7 @@ async fn damage_is_an_error_that_changes_nothing_and_a_reset_heals_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn freezing_and_asking_for_a_rebuild_work_on_bad_numbers() {
+async fn freezing_asking_for_a_rebuild_and_archiving_work_on_damage() {
     let world = World::new().await;
     let log = Log::opened("v", 9, 4);
     world.open(&log).await;
@@ -239,6 +239,8 @@ async fn freezing_and_asking_for_a_rebuild_work_on_bad_numbers() {
     world.store.freeze(v, "f").await.unwrap();
     assert!(world.store.ask_rebuild(v, "r").await.unwrap());
     assert!(matches!(world.store.voucher(v).await, Err(StoreError::Damaged { .. })));
+    world.run(&["SET", &keys(v)[2], "text"]).await;
+    assert!(world.store.archive(v, Duration::from_secs(1000)).await.unwrap());
     let raised = world.store.raise_fence(v, 3, "e", true).await.unwrap();
     assert_eq!((raised.stock, raised.seq, raised.rebuild, raised.gate), (0, 0, false, Gate::Warming));
     assert_eq!(raised.title, log.states[1].vouchers[v].terms.title, "terms that can be read stay to be shown");
