@@ -24,6 +24,11 @@ async fn an_orphaned_reservation_is_published_once_with_its_own_instant() {
     let mut found = orders(&stage, 0, &voucher);
     let (request, offset) = found.remove(0);
     assert_eq!(request.body, reserved.body);
+    // Not before the producers' time-out and the margin have passed.
+    let RequestBody::OrderRequested { requested_at, .. } = request.body else { panic!("{request:?}") };
+    let records = stage.world.records(&stage.world.connections().topics.requests, 0);
+    let appended_at = records.iter().find(|record| record.offset == offset).expect("it is in the log").timestamp;
+    assert!(appended_at >= requested_at.plus(1_200), "{appended_at:?} {requested_at:?}");
     // The stamp was renewed before it was published: a second sweep needs as long again, and the lane is quicker.
     let logged = lane.logged(offset, request);
     for event in lane.decide(&[logged]).await {
