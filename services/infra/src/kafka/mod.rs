@@ -89,9 +89,9 @@ impl ConsumerContext for ClientLog {}
 pub fn log_line(level: RDKafkaLogLevel, facility: &str, line: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
-            tracing::error!(facility, "librdkafka: {line}")
+            tracing::error!(target: "librdkafka", facility, "{line}")
         }
-        _ => tracing::debug!(facility, "librdkafka: {line}"),
+        _ => tracing::debug!(target: "librdkafka", facility, "{line}"),
     }
 }
 
