@@ -1,0 +1,106 @@
+//! The documents against the code: every setting and metric is listed, nothing is listed that is not there, and every link leads somewhere.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The sources of all crates but this one, which is for tests only.
+fn sources() -> Vec<(PathBuf, String)> {
+    fn walk(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("tests") && !path.ends_with("testkit") {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                found.push((path.clone(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root().join("services"), &mut found);
+    found
+}
+
+/// Words of `text` that begin with `prefix` and go on with capitals, digits and underscores.
+fn words<'t>(text: &'t str, prefix: &'t str) -> impl Iterator<Item = String> + 't {
+    text.match_indices(prefix).filter_map(move |(at, _)| {
+        let word: String = text[at..].chars().take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_').collect();
+        let rest = text[at + word.len()..].chars().next();
+        (word.len() > prefix.len() && !word.ends_with('_') && rest != Some('*')).then_some(word)
+    })
+}
+
+#[test]
+fn every_setting_is_in_the_table_and_every_row_is_a_setting() {
+    let documented: BTreeSet<String> = words(&read("docs/CONFIGURATION.md"), "DOORBUSTER_").collect();
+    let in_code: BTreeSet<String> =
+        sources().iter().flat_map(|(_, text)| words(text, "DOORBUSTER_").collect::<Vec<_>>()).collect();
+    // Where the programs of the native servers are looked for: a matter of `compose/native`, not of a service.
+    let missing: Vec<_> = in_code.difference(&documented).filter(|name| *name != "DOORBUSTER_NATIVE").collect();
+    assert!(missing.is_empty(), "docs/CONFIGURATION.md does not list {missing:?}");
+    let invented: Vec<_> = documented.difference(&in_code).collect();
+    assert!(invented.is_empty(), "docs/CONFIGURATION.md lists {invented:?}, which no code reads");
+}
+
+#[test]
+fn every_metric_is_in_the_table() {
+    let documented = read("docs/METRICS.md");
+    let mut found = 0;
+    for (path, text) in sources().iter().filter(|(path, _)| path.ends_with("metrics.rs")) {
+        for call in text.split("registry.register").skip(1) {
+            let name = call.split('"').nth(1).unwrap_or_default();
+            found += 1;
+            assert!(documented.contains(&format!("`{name}")), "{}: {name} is not in docs/METRICS.md", path.display());
+        }
+    }
+    assert!(found > 20, "only {found} metrics were found in the code");
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut links = 0;
+    for document in [
+        "README.md",
+        "docs/ARCHITECTURE.md",
+        "docs/CONFIGURATION.md",
+        "docs/METRICS.md",
+        "schemas/README.md",
+        "compose/README.md",
+    ] {
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for link in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if path.is_empty() || path.contains("://") {
+                continue;
+            }
+            links += 1;
+            assert!(folder.join(path).exists(), "{document} links to {link}, which is not there");
+        }
+    }
+    assert!(links > 10, "only {links} links were found");
+}
+
+#[test]
+fn every_file_the_walkthrough_names_exists() {
+    let architecture = read("docs/ARCHITECTURE.md");
+    let named = architecture.split('`').filter(|word| {
+        !word.contains(char::is_whitespace) && (word.ends_with(".rs") || word.ends_with(".lua") || word.ends_with(".md"))
+    });
+    let mut files = 0;
+    for name in named {
+        files += 1;
+        let candidates = ["", "services", "lua"].map(|folder| root().join(folder).join(name));
+        assert!(candidates.iter().any(|path| path.exists()), "docs/ARCHITECTURE.md names {name}, which is not there");
+    }
+    assert!(files > 10, "only {files} files are named");
+}
