@@ -30,8 +30,15 @@ const TAIL: usize = 30;
 /// One running service. A crash, or [`Service::kill`], has it started again; its addresses stay the same.
 pub struct Service {
     pub process: Supervised,
-    ready_file: PathBuf,
     http: Option<u16>,
+    // After the process, which writes them.
+    files: Files,
+}
+
+/// What a service leaves in the folder of its world; kept where a test failed.
+struct Files {
+    log: PathBuf,
+    ready: PathBuf,
     folder: PathBuf,
 }
 
@@ -58,7 +65,8 @@ impl World {
         program.env.push(("DOORBUSTER_READY_FILE".to_owned(), ready_file.to_string_lossy().into_owned()));
         program.env.extend(more.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
         let process = Supervised::start(program).expect("a service can be started");
-        Service { process, ready_file, http, folder }
+        let files = Files { log: process.log().to_path_buf(), ready: ready_file, folder };
+        Service { process, http, files }
     }
 }
 
@@ -70,7 +78,7 @@ impl Service {
 
     /// The port of health and metrics of the present run, once it listens.
     pub fn admin_port(&self) -> Option<u16> {
-        let listening: serde_json::Value = serde_json::from_slice(&std::fs::read(&self.ready_file).ok()?).ok()?;
+        let listening: serde_json::Value = serde_json::from_slice(&std::fs::read(&self.files.ready).ok()?).ok()?;
         listening["admin"].as_str()?.rsplit_once(':')?.1.parse().ok()
     }
 
@@ -88,7 +96,7 @@ impl Service {
     #[track_caller]
     pub fn crash(&self) {
         // So that the dead run's address is not asked.
-        let _ = std::fs::remove_file(&self.ready_file);
+        let _ = std::fs::remove_file(&self.files.ready);
         self.process.kill().expect("the service is running");
         self.wait_ready();
     }
@@ -105,12 +113,18 @@ impl Drop for Service {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- the end of {}\n{}", self.process.log().display(), self.process.log_tail(TAIL));
-            return;
         }
-        // Another service of this world may still be writing there; then the folder goes with the last one.
-        let _ = std::fs::remove_file(self.process.log());
-        let _ = std::fs::remove_file(&self.ready_file);
-        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // The folder goes with the last service of the world; before, it is not empty.
+            let _ = std::fs::remove_file(&self.log);
+            let _ = std::fs::remove_file(&self.ready);
+            let _ = std::fs::remove_dir(&self.folder);
+        }
     }
 }
 

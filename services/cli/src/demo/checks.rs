@@ -11,15 +11,8 @@ pub(super) struct Check {
     pub(super) holds: bool,
 }
 
-/// `settled`: whether everything came to rest; `ended`: whether the services ended well, where they were asked to.
-pub(super) fn all(
-    units: i64,
-    report: &Report,
-    fates: &Fates,
-    audit: &Audit,
-    settled: Result<(), String>,
-    ended: Option<Result<(), String>>,
-) -> Vec<Check> {
+/// `settled`: whether everything came to rest.
+pub(super) fn all(units: i64, report: &Report, fates: &Fates, audit: &Audit, settled: Result<(), String>) -> Vec<Check> {
     let accepted = report.accepted_buyers();
     let mut checks = vec![
         Check {
@@ -39,13 +32,20 @@ pub(super) fn all(
             holds: report.visits.iter().all(|visit| visit.orders.len() <= 1),
         },
     ];
-    let outcome = |name: &str, outcome: Result<(), String>| match outcome {
-        Ok(()) => Check { what: name.to_owned(), holds: true },
-        Err(problem) => Check { what: format!("{name}: {problem}"), holds: false },
-    };
-    checks.push(outcome("everything accepted was decided and settled, nothing is in flight", settled));
-    checks.extend(ended.map(|ended| outcome("the services ended well on SIGTERM and never had to be started again", ended)));
+    checks.push(of("everything accepted was decided and settled, nothing is in flight", settled));
     checks
+}
+
+/// `ended`: whether the services ended well when they were asked to.
+pub(super) fn ended(ended: Result<(), String>) -> Check {
+    of("the services ended well on SIGTERM and never had to be started again", ended)
+}
+
+fn of(what: &str, outcome: Result<(), String>) -> Check {
+    match outcome {
+        Ok(()) => Check { what: what.to_owned(), holds: true },
+        Err(problem) => Check { what: format!("{what}: {problem}"), holds: false },
+    }
 }
 
 /// Exactly as many units are sold as there are, or as are wanted. A buyer who never got an answer may or may not have ordered.

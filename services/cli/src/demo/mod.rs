@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use devstack::{Stack, StackOptions};
 use domain::{MAX_TOTAL, Money, Request, RequestBody, Terms, VoucherId};
 use events::Codec;
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Leave the shop open at the end, until Ctrl-C
     #[arg(long)]
     keep: bool,
-    /// Keep data and logs in this folder; without: data goes at the end, logs stay
+    /// Keep data and logs in this new folder; without: data goes at the end, logs stay
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Decides who comes when and who clicks twice
@@ -82,15 +82,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The voucher on sale.
 const VOUCHER: &str = "tv-for-one-euro";
 
-pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
-    let stop = shutdown::on_signals()?;
-    tokio::select! {
-        code = sale(&args, &stop) => code,
-        // Leaving drops the stack, which ends all servers and services.
-        () = stop.cancelled() => bail!("interrupted"),
-    }
-}
-
 /// What a sale has led to.
 struct Outcome {
     report: Report,
@@ -102,30 +93,51 @@ struct Outcome {
     checks: Vec<Check>,
 }
 
-async fn sale(args: &Args, stop: &shutdown::CancellationToken) -> anyhow::Result<u8> {
+pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
+    let stop = shutdown::on_signals()?;
+    if let Some(dir) = &args.dir {
+        let used = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+        ensure!(!used, "{} is not empty: give the demo a new folder", dir.display());
+    }
     say("starting Kafka, Redis, Postgres and the schema registry");
     let options = StackOptions { dir: args.dir.clone(), ..StackOptions::default() };
     let stack = tokio::task::spawn_blocking(move || Stack::start(options)).await??;
-    let outcome = on_servers(args, &stack, stop).await;
-    let logs = if args.dir.is_some() { stack.folder().to_path_buf() } else { stack.keep_logs()? };
-    let outcome = outcome.with_context(|| format!("the demo could not be finished; logs are in {}", logs.display()))?;
+    let secrets = services::Secrets::made_up();
+    let outcome = tokio::select! {
+        outcome = sale(&args, &stack, &secrets) => outcome,
+        // What was begun is dropped, and with it the services; the servers go with the stack.
+        () = stop.cancelled() => Err(anyhow!("interrupted")),
+    };
+    let logs = || if args.dir.is_some() { Ok(stack.folder().to_path_buf()) } else { stack.keep_logs() };
+    let (services, mut outcome) = match outcome {
+        Ok(done) => done,
+        Err(error) => return Err(error.context(format!("the demo was not finished; logs are in {}", logs()?.display()))),
+    };
+    if args.keep {
+        screen::print(&args, &outcome, stack.folder());
+        screen::print_open(&services, &services::connections(&stack)?, &secrets);
+        stop.cancelled().await;
+    }
+    say("asking the services to end");
+    outcome.checks.push(checks::ended(services.end().await));
+    drop(services);
     if !args.keep {
-        screen::print(args, &outcome, &logs);
+        screen::print(&args, &outcome, &logs()?);
     }
     let holds = outcome.checks.iter().all(|check| check.holds);
     tokio::task::spawn_blocking(move || stack.stop()).await??;
     Ok(if holds { OK } else { DIFFERENT })
 }
 
-async fn on_servers(args: &Args, stack: &Stack, stop: &shutdown::CancellationToken) -> anyhow::Result<Outcome> {
-    let secrets = services::Secrets::made_up();
+/// The whole sale, up to the audit. Gives the services, which are still running.
+async fn sale(args: &Args, stack: &Stack, secrets: &services::Secrets) -> anyhow::Result<(Services, Outcome)> {
     let connections = services::connections(stack)?;
     say("making topics and tables");
     topics::bring_about(&connections, None).await?;
     infra::postgres::migrate(&connections).await?;
     let codec = connect::codec(&connections).await?;
     say("starting purchase, orders and compensation");
-    let services = Services::start(stack, &secrets).await?;
+    let services = Services::start(stack, secrets).await?;
     let voucher = VoucherId::parse(VOUCHER)?;
     let partition = open(&connections, &codec, &voucher, args.units).await?;
 
@@ -159,21 +171,10 @@ async fn on_servers(args: &Args, stack: &Stack, stop: &shutdown::CancellationTok
     say("auditing");
     let audit = replay::audit(&connections, &codec, AuditOptions::default()).await;
     let fates = tail.finish()?;
-    let clean = if args.keep {
-        None
-    } else {
-        say("asking the services to end");
-        Some(services.end().await)
-    };
     let visible = fates.visible_after(&report);
-    let checks = checks::all(args.units, &report, &fates, &audit, settled, clean);
+    let checks = checks::all(args.units, &report, &fates, &audit, settled);
     let outcome = Outcome { visible, order_rows: audit.order_rows, report, fates, audit, settled_after, checks };
-    if args.keep {
-        screen::print(args, &outcome, stack.folder());
-        screen::print_open(&services, &connections, &secrets, &voucher);
-        stop.cancelled().await;
-    }
-    Ok(outcome)
+    Ok((services, outcome))
 }
 
 /// Publishes the voucher and waits until it can be bought. Gives its partition.

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use domain::VoucherId;
 use infra::config::Connections;
 
 use super::{
@@ -47,7 +46,8 @@ pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
 }
 
 /// How to go on buying by hand.
-pub(super) fn print_open(services: &Services, connections: &Connections, secrets: &Secrets, voucher: &VoucherId) {
+pub(super) fn print_open(services: &Services, connections: &Connections, secrets: &Secrets) {
+    let voucher = super::VOUCHER;
     let url = services.url();
     let token = token::sign(&secrets.jwt, "you", TOKEN_VALID_MS).unwrap_or_else(|error| format!("<{error}>"));
     let c = connections;
