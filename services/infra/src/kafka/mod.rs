@@ -65,6 +65,9 @@ pub fn client_config(connections: &Connections) -> ClientConfig {
         .set("socket.keepalive.enable", "true")
         // New partitions are noticed at the next refresh; the default is 5 minutes.
         .set("topic.metadata.refresh.interval.ms", "30000");
+    // Asked for only where somebody reads it: the lines are made for each client.
+    let is_read = tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG);
+    config.set_log_level(if is_read { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Error });
     config
 }
 
