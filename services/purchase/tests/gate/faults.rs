@@ -3,10 +3,11 @@
 use std::{collections::HashSet, time::Duration};
 
 use devstack::kafka::KafkaOptions;
-use domain::OrderId;
+use domain::{OrderId, VoucherId};
 use futures::future::join_all;
 use infra::redis::Store;
 use testkit::{World, wait_until_async};
+use tokio::net::TcpStream;
 
 use crate::shop::{PATIENCE, Shop, asked_for, on_sale, put_on_sale, redis_that_keeps_everything};
 
@@ -33,6 +34,32 @@ async fn without_redis_nothing_is_sold_and_it_heals_by_itself() {
     assert_eq!(shop.buy(&voucher, "a", None, 1).await.order_id(), order);
     let asked: HashSet<_> = asked_for(&world, &voucher).into_iter().map(|(_, user, _)| user).collect();
     assert_eq!(asked, HashSet::from(["a".to_owned(), "b".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_answers_too_late_takes_each_unit_once() {
+    let redis = redis_that_keeps_everything();
+    let world = World::builder().redis(redis.endpoint()).build();
+    let store = Store::connect(redis.endpoint()).await.unwrap();
+    let voucher = world.voucher_id();
+    put_on_sale(&store, &voucher, &world.terms(10, 1, 1)).await;
+    let shop = Shop::open(&world, &[]).await;
+
+    redis.pause().unwrap();
+    // It waits in the socket, and is carried out once Redis wakes up.
+    shop.buy(&voucher, "u", None, 1).await.assert_problem(503, "gate_away");
+    redis.resume().unwrap();
+    let mut order = None;
+    wait_until_async(PATIENCE, "a retry to be accepted", async || {
+        let reply = shop.buy(&voucher, "u", None, 1).await;
+        order = (reply.status == 202).then(|| reply.order_id());
+        order.is_some()
+    })
+    .await;
+    assert_eq!(order, Some(world.order_id(&voucher, "u", None)));
+    let there = store.voucher(&voucher).await.unwrap().unwrap();
+    assert_eq!((there.stock, there.reserved), (9, 1));
+    assert!(asked_for(&world, &voucher).iter().all(|(id, _, _)| Some(*id) == order));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,26 +132,61 @@ async fn a_full_service_sheds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_waits_for_what_is_in_flight() {
-    let (world, _store, voucher, shop) = on_sale(1_000, 1, &[]).await;
-    let users: Vec<_> = (0..200).map(|i| format!("u{i}")).collect();
-    let calls = join_all(users.iter().map(|user| async {
-        let answered = shop.post(voucher.as_str(), user).send().await;
-        // One that comes too late finds nobody listening, which promises nothing.
-        let reply = answered.ok()?;
-        let status = reply.status().as_u16();
-        let body = reply.json::<serde_json::Value>().await.ok()?;
-        (status == 202).then(|| OrderId::parse(body["order_id"].as_str().unwrap()).unwrap())
-    }));
-    let stop = async {
-        wait_until_async(PATIENCE, "the first orders", async || !asked_for(&world, &voucher).is_empty()).await;
-        shop.stop();
-    };
-    let (accepted, ()) = tokio::join!(calls, stop);
-    let accepted: HashSet<_> = accepted.into_iter().flatten().collect();
-    shop.ended().await.unwrap();
-    let asked: HashSet<_> = asked_for(&world, &voucher).into_iter().map(|(id, _, _)| id).collect();
-    assert!(!accepted.is_empty());
-    assert!(accepted.is_subset(&asked), "an accepted order was lost");
+    let (world, _store, voucher, mut shop) = on_sale(100_000, 1, &[]).await;
+    for round in 0..5 {
+        let before = asked_for(&world, &voucher).len();
+        let users: Vec<_> = (0..200).map(|i| format!("u{round}-{i}")).collect();
+        let calls = join_all(users.iter().map(|user| accepted(&shop, &voucher, user)));
+        let stop = async {
+            wait_until_async(PATIENCE, "the first orders", async || asked_for(&world, &voucher).len() > before).await;
+            shop.stop();
+        };
+        let (accepted, ()) = tokio::join!(calls, stop);
+        let accepted: HashSet<_> = accepted.into_iter().flatten().collect();
+        shop.ended().await.unwrap();
+        let asked: HashSet<_> = asked_for(&world, &voucher).into_iter().map(|(id, _, _)| id).collect();
+        assert!(!accepted.is_empty());
+        assert!(accepted.is_subset(&asked), "an accepted order was lost");
+        shop = Shop::open(&world, &[]).await;
+    }
+}
+
+/// The order, if this purchase was accepted. One that comes too late finds nobody listening, which promises nothing.
+async fn accepted(shop: &Shop, voucher: &VoucherId, user: &str) -> Option<OrderId> {
+    let reply = shop.post(voucher.as_str(), user).send().await.ok()?;
+    let status = reply.status();
+    let body = reply.json::<serde_json::Value>().await.ok()?;
+    (status == 202).then(|| OrderId::parse(body["order_id"].as_str().expect("ids are strings")).expect("an order id"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_waits_for_acknowledgements_told_and_untold() {
+    let kafka = devstack::kafka::start(KafkaOptions::default()).unwrap();
+    let world = World::builder().kafka(kafka.endpoint()).build();
+    let store = Store::connect(&world.connections().redis).await.unwrap();
+    let voucher = world.voucher_id();
+    put_on_sale(&store, &voucher, &world.terms(100, 1, 1)).await;
+    // In the first round the buyer still waits at the end, in the second he was told "pending".
+    for (user, ack_deadline, line) in [("a", "60000", "in_flight 1\n"), ("b", "50", "unacknowledged 1\n")] {
+        let shop = Shop::open(&world, &[("DOORBUSTER_PURCHASE_ACK_MS", ack_deadline)]).await;
+        kafka.pause().unwrap();
+        let order = world.order_id(&voucher, user, None);
+        let stopping = async {
+            let waits = async || shop.admin("metrics").await.1.contains(line);
+            wait_until_async(PATIENCE, line, waits).await;
+            shop.stop();
+            let refused = async || TcpStream::connect(shop.address).await.is_err();
+            wait_until_async(PATIENCE, "the listener to close", refused).await;
+            assert_eq!(shop.admin("readyz").await.0, 503);
+            assert_eq!(shop.admin("healthz").await.0, 200);
+            assert!(!shop.has_ended());
+            kafka.resume().unwrap();
+        };
+        let (reply, ()) = tokio::join!(shop.buy(&voucher, user, None, 1), stopping);
+        assert_eq!(reply.order_id(), order);
+        shop.ended().await.unwrap();
+        assert!(asked_for(&world, &voucher).iter().any(|(id, _, _)| *id == order));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

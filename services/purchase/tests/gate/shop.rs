@@ -137,6 +137,10 @@ impl Shop {
         self.stop.cancel();
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        self.service.is_finished()
+    }
+
     /// What the service returns at its end.
     pub(crate) async fn ended(self) -> anyhow::Result<()> {
         tokio::time::timeout(PATIENCE, self.service).await.expect("the service ends").unwrap()
