@@ -5,30 +5,25 @@
 //! afresh after this process was put out of the group and rejoined, it would let a lane commit offsets of a partition it lost.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
-use infra::{
-    kafka::{Record, client_config, log_error, log_line},
-    shutdown::CancellationToken,
-    watchdog::Beat,
-};
-use parking_lot::Mutex;
+use infra::{kafka::Record, shutdown::CancellationToken, watchdog::Beat};
 use rdkafka::{
-    ClientConfig, ClientContext, Message, Offset, TopicPartitionList,
-    config::{FromClientConfigAndContext, RDKafkaLogLevel},
-    consumer::{BaseConsumer, Consumer as _, ConsumerContext},
+    Message, Offset, TopicPartitionList,
+    config::FromClientConfigAndContext,
+    consumer::{BaseConsumer, Consumer as _},
     error::{KafkaError, RDKafkaErrorCode},
-    types::RDKafkaRespErr,
 };
 
 use crate::{
     Membership, Service,
     assignment::{Assignment, Bounds},
+    group::{Hook, Rebalance, settings},
     lane,
     mailbox::{Answer, Mailbox, Metadata, Question, Told},
 };
@@ -37,75 +32,15 @@ use crate::{
 const POLL: Duration = Duration::from_millis(20);
 /// The same while a batch waits to be handed over or a partition is being given up.
 const SHORT_POLL: Duration = Duration::from_millis(1);
-/// Between polls the group allows this much; the watchdog ends the process long before.
-const MAX_POLL_INTERVAL: Duration = Duration::from_secs(120);
 /// Records taken in one turn before batches are handed over.
 const RECORDS_PER_TURN: usize = 2_000;
 /// Longest wait for the client library's own thread to take a seek.
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the group decided, as the hook recorded it.
-enum Rebalance {
-    Assign(Vec<i32>),
-    Revoke { partitions: Vec<i32>, is_lost: bool },
-}
-
-/// Records rebalances, and does nothing else.
-struct Hook(Mutex<VecDeque<Rebalance>>);
-
-impl ClientContext for Hook {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        log_line(level, facility, line);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        log_error(&error, reason);
-    }
-}
-
-impl ConsumerContext for Hook {
-    fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
-        let partitions = partitions.elements().iter().map(|p| p.partition()).collect();
-        let rebalance = match err {
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Rebalance::Assign(partitions),
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS => {
-                Rebalance::Revoke { partitions, is_lost: consumer.assignment_lost() }
-            }
-            _ => Rebalance::Revoke { partitions, is_lost: true },
-        };
-        self.0.lock().push_back(rebalance);
-    }
-}
-
-fn settings(service: &Service) -> ClientConfig {
-    let connections = &service.config.connections;
-    let mut config = client_config(connections);
-    config
-        .set("group.id", connections.group("orders"))
-        .set("session.timeout.ms", connections.session_timeout.as_millis().to_string())
-        .set(
-            "heartbeat.interval.ms",
-            (connections.session_timeout / 10).clamp(Duration::from_millis(200), Duration::from_secs(1)).as_millis().to_string(),
-        )
-        .set("partition.assignment.strategy", "cooperative-sticky")
-        // Positions come from Postgres; the group's offsets are written by the lanes' transactions and never read.
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("auto.offset.reset", "error")
-        .set("isolation.level", "read_committed")
-        .set("max.poll.interval.ms", MAX_POLL_INTERVAL.max(connections.session_timeout).as_millis().to_string())
-        .set("fetch.wait.max.ms", "50")
-        // The default of 1 s stalls a partition whose local queue was full for a moment.
-        .set("fetch.queue.backoff.ms", "20")
-        .set("queued.min.messages", "10000")
-        .set("queued.max.messages.kbytes", "16384");
-    config
-}
-
 /// Runs the consumer and its lanes until `stop`, then lets the lanes finish, leaves the group and returns. Blocks.
 pub(crate) fn run(service: Arc<Service>, stop: &CancellationToken) -> anyhow::Result<()> {
-    let hook = Hook(Mutex::new(VecDeque::new()));
-    let consumer = BaseConsumer::from_config_and_context(&settings(&service), hook).context("the consumer cannot be made")?;
+    let consumer = BaseConsumer::from_config_and_context(&settings(&service.config.connections), Hook::default())
+        .context("the consumer cannot be made")?;
     let topic = service.config.connections.topics.requests.clone();
     consumer.subscribe(&[&topic]).with_context(|| format!("cannot subscribe to {topic}"))?;
     let mut consumer = Consumer {
@@ -163,10 +98,11 @@ impl Consumer {
         }
         let is_busy = self.leaving.is_some() || self.assigned.values().any(Assignment::is_filling);
         let mut wait = if is_busy { SHORT_POLL } else { POLL };
+        let mut is_drained = false;
         for _ in 0..RECORDS_PER_TURN {
-            let took = self.poll(wait)?;
+            is_drained = !self.poll(wait)?;
             self.serve_rebalances();
-            if !took {
+            if is_drained {
                 break;
             }
             wait = Duration::ZERO;
@@ -178,7 +114,9 @@ impl Consumer {
         } else {
             self.is_outside();
         }
-        self.answer(is_member);
+        if is_member {
+            self.answer(is_drained);
+        }
         Ok(())
     }
 
@@ -223,7 +161,7 @@ impl Consumer {
     fn serve_rebalances(&mut self) {
         // While lanes are finishing, what comes after waits; only a loss ends the waiting (see `finish_leaving`).
         while self.leaving.is_none() {
-            let Some(rebalance) = self.consumer.context().0.lock().pop_front() else { return };
+            let Some(rebalance) = self.consumer.context().next() else { return };
             self.read_metadata();
             match rebalance {
                 Rebalance::Assign(partitions) => self.assign(&partitions),
@@ -385,15 +323,15 @@ impl Consumer {
         }
     }
 
-    /// Answers what was asked before the last poll. "Yours" only while the group would check it, and while no rebalance waits to be served.
-    fn answer(&mut self, is_member: bool) {
-        if self.leaving.is_some() || !is_member || !self.consumer.context().0.lock().is_empty() {
+    /// Answers what was asked before the last poll. "Yours" only where no rebalance waits to be served, be it behind records (`is_drained`).
+    fn answer(&mut self, is_drained: bool) {
+        if self.leaving.is_some() || !self.consumer.context().is_empty() {
             return;
         }
         let asked: Vec<_> = self.assigned.iter().filter_map(|(p, a)| Some((*p, a.mailbox.question()?))).collect();
         for (partition, question) in asked {
             let answer = match question {
-                Question::Stands => Some(Answer::Mine),
+                Question::Stands => is_drained.then_some(Answer::Mine),
                 Question::Seek(offset) => self.seek(partition, offset),
             };
             let Some(assignment) = self.assigned.get(&partition) else { continue };

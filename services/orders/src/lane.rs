@@ -15,8 +15,8 @@ use std::{
 use infra::{
     kafka::PartitionReader,
     postgres::{
-        DatabaseError, OutRecord,
-        lane::{CommitError, LaneSession, LaneTransaction, Wanted, WriteError},
+        OutRecord,
+        lane::{LaneSession, Wanted},
     },
     watchdog::Beat,
 };
@@ -31,8 +31,6 @@ use crate::{
     next_step::{LaneError, Next, next_step},
 };
 
-/// Longest wait for Postgres in one attempt, above the server's own time-outs: it ends only attempts whose server has vanished.
-const DATABASE_LIMIT: Duration = Duration::from_secs(12);
 /// First pause after a failed attempt; it doubles up to the configured maximum.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Failed attempts in a row after which the service counts as not ready.
@@ -191,8 +189,8 @@ impl Lane {
             tracing::error!(%error, step = what, "the lane stops; its partition is kept and not processed");
             self.mailbox.set_health(Health::Stopped(error.to_string()));
             self.service.metrics.stopped(self.partition);
-            // Nothing it holds is of use to anybody; the position row's lock is free already.
-            (self.session, self.producer, self.log) = (None, None, None);
+            self.close_session();
+            (self.producer, self.log) = (None, None);
             return Phase::Stopped;
         }
         self.failures += 1;
@@ -205,8 +203,7 @@ impl Lane {
             self.mailbox.set_health(Health::Troubled(error.to_string()));
         }
         if matches!(error, LaneError::Database(_) | LaneError::CommitUnknown(_)) {
-            // Whatever is still going on in that session must not be mistaken for the next attempt.
-            self.session = None;
+            self.close_session();
         }
         if self.mailbox.told() > Told::Work {
             // One try is what a revoke waits for; the next owner publishes what is committed.
@@ -308,18 +305,6 @@ impl Lane {
         Ok(Phase::Decide(batch))
     }
 
-    /// Runs one exchange with Postgres on the lane's own session, connecting first where there is none.
-    pub(crate) fn with_database<T>(
-        &mut self,
-        exchange: impl AsyncFnOnce(&LaneSession) -> Result<T, DatabaseError>,
-    ) -> Result<T, LaneError> {
-        let Self { runtime, session, service, partition, .. } = self;
-        let result = runtime.block_on(async {
-            tokio::time::timeout(DATABASE_LIMIT, async { exchange(connected(session, service, *partition).await?).await }).await
-        });
-        Ok(result.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??)
-    }
-
     fn decide(&mut self, batch: &Batch) -> Result<Phase, LaneError> {
         let started = Instant::now();
         self.mailbox.set_working_on(batch.records.first().map_or(0, |r| r.timestamp.0));
@@ -384,27 +369,6 @@ impl Lane {
         Ok((decision.records, decision.events.iter().map(|e| e.body.name()).collect()))
     }
 
-    /// Runs `work` in one transaction of the lane's own session and commits it. Where this fails with `CommitUnknown` it may be committed;
-    /// with any other error it is not.
-    pub(crate) fn in_transaction<T>(
-        &mut self,
-        work: impl AsyncFnOnce(&LaneTransaction<'_>) -> Result<T, LaneError>,
-    ) -> Result<T, LaneError> {
-        let Self { runtime, session, service, partition, .. } = self;
-        runtime.block_on(async {
-            let until = tokio::time::Instant::now() + DATABASE_LIMIT;
-            let worked = tokio::time::timeout_at(until, async {
-                let transaction = connected(session, service, *partition).await?.begin().await?;
-                let worked = work(&transaction).await?;
-                Ok::<_, LaneError>((transaction, worked))
-            });
-            let (transaction, worked) = worked.await.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??;
-            let committed = tokio::time::timeout_at(until, transaction.commit()).await;
-            committed.map_err(|_| LaneError::CommitUnknown(DatabaseError::Timeout(DATABASE_LIMIT)))??;
-            Ok(worked)
-        })
-    }
-
     fn publish(&mut self, records: &[OutRecord], next_offset: i64, is_recovery: bool) -> Result<Phase, LaneError> {
         let Some(producer) = &self.producer else { return Ok(Phase::NewProducer) };
         let started = Instant::now();
@@ -425,20 +389,6 @@ impl Lane {
     }
 }
 
-async fn connected<'s>(
-    session: &'s mut Option<LaneSession>,
-    service: &Service,
-    partition: i32,
-) -> Result<&'s mut LaneSession, DatabaseError> {
-    match session {
-        Some(session) => Ok(session),
-        None => {
-            let connections = &service.config.connections;
-            Ok(session.insert(LaneSession::connect(connections, &connections.topics.requests, partition).await?))
-        }
-    }
-}
-
 fn name(phase: &Phase) -> &'static str {
     match phase {
         Phase::NewProducer => "new producer",
@@ -450,24 +400,5 @@ fn name(phase: &Phase) -> &'static str {
         Phase::Ask => "ask",
         Phase::Stopped => "stopped",
         Phase::Ended => "ended",
-    }
-}
-
-impl From<WriteError> for LaneError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Database(error) => Self::Database(error),
-            WriteError::VoucherTaken => Self::VoucherTaken,
-            WriteError::Rows { table, expected, written } => Self::Rows { table, expected, written },
-        }
-    }
-}
-
-impl From<CommitError> for LaneError {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::RolledBack(error) => Self::Database(error),
-            CommitError::Unknown(error) => Self::CommitUnknown(error),
-        }
     }
 }

@@ -8,12 +8,14 @@ mod assignment;
 mod config;
 mod consumer;
 mod decide_batch;
+mod group;
 mod lane;
 mod mailbox;
 mod metrics;
 mod next_step;
 mod probe;
 mod recover;
+mod session;
 
 use std::{collections::BTreeMap, sync::Arc, thread};
 

@@ -3,18 +3,25 @@
 //! The position row is fence, position and outbox in one. It is locked first and compared by the caller; facts are read in set
 //! queries that are sent together; everything is written by one statement a table.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use domain::{Event, EventBody, LoggedRequest, Order, OrderId, RequestBody, State, Timestamp, UserId, Voucher, VoucherId};
 use futures::{future::OptionFuture, try_join};
+use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Statement, Transaction};
 use uuid::Uuid;
 
 use super::{
-    DatabaseError, OutRecord, connect,
+    DatabaseError, OutRecord, connect_with_task,
     rows::{Instant, ORDER_COLUMNS, VOUCHER_COLUMNS, order_of, voucher_of},
 };
 use crate::config::Connections;
+
+/// For the end of a session to be sent. Longer only holds up the next try where the server is away.
+const CLOSE_LIMIT: Duration = Duration::from_millis(100);
 
 /// A lane's position, as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,8 +97,13 @@ impl Wanted {
 }
 
 /// A lane's own connection, with its statements prepared.
+///
+/// Its I/O is done only while the runtime it was made on runs. A lane that runs it for one exchange at a time must therefore end each
+/// transaction in it ([`LaneTransaction::commit`], [`LaneTransaction::rollback`]), and let the server know when it gives the session up
+/// ([`LaneSession::close`]): else the position stays locked.
 pub struct LaneSession {
     client: Client,
+    connection: JoinHandle<()>,
     topic: String,
     partition: i32,
     statements: Statements,
@@ -152,7 +164,7 @@ fn write_vouchers_sql() -> String {
 impl LaneSession {
     /// Connects for the lane of one partition; its row is created, at offset 0, where no lane has ever worked on it.
     pub async fn connect(connections: &Connections, topic: &str, partition: i32) -> Result<Self, DatabaseError> {
-        let client = connect(connections).await?;
+        let (client, connection) = connect_with_task(connections).await?;
         client.execute(CREATE_POSITION, &[&topic, &partition]).await?;
         let vouchers = format!("SELECT {VOUCHER_COLUMNS} FROM vouchers WHERE voucher_id = ANY($1)");
         let orders = format!("SELECT {ORDER_COLUMNS} FROM orders WHERE order_id = ANY($1)");
@@ -174,7 +186,7 @@ impl LaneSession {
         )?;
         let statements =
             Statements { position, lock, vouchers, orders, held, payments, write_orders, write_vouchers, move_position };
-        Ok(Self { client, topic: topic.to_owned(), partition, statements })
+        Ok(Self { client, connection, topic: topic.to_owned(), partition, statements })
     }
 
     /// The position as committed, without locking it.
@@ -191,9 +203,17 @@ impl LaneSession {
         Ok(self.client.query_one(sql, &[&self.topic, &self.partition]).await?.try_get(0)?)
     }
 
+    /// Ends the session, with whatever is open in it. Waits a moment for the server to be told, not for its answer.
+    pub async fn close(mut self) {
+        drop(self.client);
+        if tokio::time::timeout(CLOSE_LIMIT, &mut self.connection).await.is_err() {
+            self.connection.abort();
+        }
+    }
+
     /// Begins the transaction of one batch.
     pub async fn begin(&mut self) -> Result<LaneTransaction<'_>, DatabaseError> {
-        let Self { client, topic, partition, statements } = self;
+        let Self { client, topic, partition, statements, .. } = self;
         Ok(LaneTransaction { tx: client.transaction().await?, topic, partition: *partition, statements })
     }
 }
@@ -364,6 +384,11 @@ impl LaneTransaction<'_> {
             )
             .await?;
         Ok(written)
+    }
+
+    /// Gives everything up and frees the position.
+    pub async fn rollback(self) -> Result<(), DatabaseError> {
+        Ok(self.tx.rollback().await?)
     }
 
     /// Commits. Only after this may anything be published.

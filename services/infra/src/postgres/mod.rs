@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod, Runtime};
 use domain::{Order, OrderId, Voucher, VoucherId};
+use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, Row, types::ToSql};
 
 use crate::config::Connections;
@@ -91,13 +92,18 @@ fn config(connections: &Connections) -> Result<tokio_postgres::Config, DatabaseE
 
 /// A connection of the caller's own. Its I/O runs as a task of the current runtime until the client is dropped.
 pub async fn connect(connections: &Connections) -> Result<Client, DatabaseError> {
+    Ok(connect_with_task(connections).await?.0)
+}
+
+/// The same, with the task, which ends once the client is dropped and the server is told.
+async fn connect_with_task(connections: &Connections) -> Result<(Client, JoinHandle<()>), DatabaseError> {
     let (client, connection) = config(connections)?.connect(NoTls).await?;
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "Postgres connection ended");
         }
     });
-    Ok(client)
+    Ok((client, task))
 }
 
 /// A pool with bounded size and time-outs on everything. Connects lazily.

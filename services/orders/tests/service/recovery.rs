@@ -160,6 +160,8 @@ async fn stops_with(world: &World, break_it: &str, words: &[&str]) {
     wait_until(PATIENCE, "the lane to stop", || service.readiness().contains("partition 0 has stopped"));
     let reason = service.readiness();
     assert!(words.iter().all(|word| reason.contains(word)), "{reason}");
+    // It holds no lock while it stands, or whoever mends the row would wait for it.
+    sql(world, "SELECT 1 FROM lane_positions FOR UPDATE NOWAIT").await;
     service.stop().unwrap();
     assert_eq!(world.events(0), before, "nothing may be published");
 }
