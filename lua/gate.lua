@@ -11,9 +11,9 @@
 --            sold 0, no rebuild field; reservations in flight stay, reserved and held are their sums, stock is -reserved. The loop is
 --            over the orders in flight only. It heals DAMAGED and WRONGTYPE: what nobody can read is dropped, as if lost.
 --   open     2 epoch   3 lowest seq
---            OPENED: the gate was warming under this epoch and the voucher stands at that seq or later, its opening at least; it is
---            ready now.
---            Else nothing is changed: UNKNOWN | EPOCH (another's) | GATE gate (not warming) | BEHIND seq
+--            OPENED: the epoch still stands and the voucher stands at that seq or later, its opening at least: the gate is ready, by
+--            this call or by one before it.
+--            Else nothing is changed: UNKNOWN | EPOCH (another's) | GATE frozen | BEHIND seq
 --   freeze   2 epoch    DONE: the gate is frozen under the epoch | UNKNOWN
 --   rebuild  2 epoch    DONE: the gate is warming under the epoch and the field rebuild asks for a reset | UNKNOWN
 --   archive  2 milliseconds   DONE: the three keys expire together after so long | UNKNOWN
@@ -198,7 +198,7 @@ if what == 'open' then
   if voucher.epoch ~= epoch then
     return {'EPOCH'}
   end
-  if voucher.gate ~= 'warming' then
+  if voucher.gate == 'frozen' then
     return {'GATE', voucher.gate}
   end
   if whole(voucher.seq) < math.max(needed, 1) then

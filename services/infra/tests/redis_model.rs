@@ -389,7 +389,7 @@ async fn gate(world: &World, dice: &mut StdRng, subject: &mut Subject) -> String
         3..18 => {
             let mine = redis.as_ref().filter(|_| dice.random_bool(0.8)).map_or(epoch, |redis| redis.epoch.clone());
             let needed = redis.as_ref().map_or(0, |redis| redis.seq) + i64::from(dice.random_bool(0.1));
-            let fits = |r: &&mut InRedis| r.epoch == mine && r.gate == Gate::Warming && r.seq >= needed.max(1);
+            let fits = |r: &&mut InRedis| r.epoch == mine && r.gate != Gate::Frozen && r.seq >= needed.max(1);
             let opens = redis.as_mut().filter(fits);
             assert_eq!(world.store.open_gate(voucher, &mine, needed).await.unwrap(), opens.is_some());
             let word = if opens.is_some() { "opened" } else { "shut" };

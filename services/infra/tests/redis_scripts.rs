@@ -340,7 +340,8 @@ async fn only_who_raised_the_fence_opens_it() {
     store.raise_fence(&v, 3, "successor's", false).await.unwrap();
     assert!(!store.open_gate(&v, "mine", 2).await.unwrap(), "a frozen opener wakes up");
     assert!(store.open_gate(&v, "successor's", 2).await.unwrap());
-    assert!(!store.open_gate(&v, "successor's", 2).await.unwrap(), "it is open");
+    assert!(store.open_gate(&v, "successor's", 2).await.unwrap(), "a repeat, as after an unknown outcome");
+    assert!(!store.open_gate(&v, "mine", 2).await.unwrap(), "it is open, but not by this one");
 
     store.freeze(&v, "alarm").await.unwrap();
     assert_eq!(store.raise_fence(&v, 3, "repair", false).await.unwrap().gate, Gate::Frozen);

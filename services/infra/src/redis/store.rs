@@ -235,8 +235,8 @@ impl Store {
         Ok(raised)
     }
 
-    /// gate.lua open: gate ready, only if it is warming, the epoch is still `epoch` and Redis' seq is at least `needed_seq` (and 1: a stub
-    /// is never sold). Says whether it did; a repeat says `false`.
+    /// gate.lua open: gate ready, only if it is not frozen, the epoch is still `epoch` and Redis' seq is at least `needed_seq` (and 1: a
+    /// stub is never sold). Says whether the gate is ready under this epoch; a repeat says the same.
     pub async fn open_gate(&self, voucher: &VoucherId, epoch: &str, needed_seq: i64) -> Result<bool, StoreError> {
         match self.gate(voucher, &["open", epoch, &needed_seq.to_string()]).await? {
             GateAnswer::Done => Ok(true),
