@@ -39,7 +39,7 @@ const TROUBLE_AFTER: u32 = 3;
 /// without that: what was fetched before a seek can come out after it.
 const FRUITLESS_RECOVERIES: u32 = 5;
 
-/// Where a lane stands. The order of steps is the protocol: see the table "What happens to a lane" in `docs/ARCHITECTURE.md`.
+/// Where a lane stands. The order of steps is the protocol: see `docs/ARCHITECTURE.md` ("The orders service").
 pub(crate) enum Phase {
     /// Get a producer, which aborts and fences whoever had the partition before.
     NewProducer,

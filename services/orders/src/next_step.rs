@@ -1,4 +1,4 @@
-//! What can happen to a lane, and what it does next: the table of `docs/ARCHITECTURE.md` ("What happens to a lane") as one function.
+//! What can happen to a lane, and what it does next: the table in `docs/ARCHITECTURE.md` ("The orders service") as one function.
 
 use domain::VoucherId;
 use events::{EncodeError, LearnError};

@@ -135,6 +135,18 @@ pub const HELD: &str = "SELECT k.voucher_id, k.user_id, held.units \
        WHERE o.voucher_id = k.voucher_id AND o.user_id = k.user_id AND o.status IN ('confirmed', 'paid')) AS held \
      WHERE held.units IS NOT NULL";
 
+/// Orders by id.
+pub fn orders_sql() -> String {
+    format!("SELECT {ORDER_COLUMNS} FROM orders WHERE order_id = ANY($1::uuid[])")
+}
+
+/// Orders by what paid them.
+pub fn payments_sql() -> String {
+    format!(
+        "SELECT {ORDER_COLUMNS} FROM orders WHERE (voucher_id, payment_ref) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
+    )
+}
+
 fn write_orders_sql() -> String {
     // In voucher_seq order: a cancelled order must leave the live index before the next one of the same user enters it.
     format!(
@@ -167,11 +179,7 @@ impl LaneSession {
         let (client, connection) = connect_with_task(connections).await?;
         client.execute(CREATE_POSITION, &[&topic, &partition]).await?;
         let vouchers = format!("SELECT {VOUCHER_COLUMNS} FROM vouchers WHERE voucher_id = ANY($1)");
-        let orders = format!("SELECT {ORDER_COLUMNS} FROM orders WHERE order_id = ANY($1)");
-        let payments = format!(
-            "SELECT {ORDER_COLUMNS} FROM orders \
-             WHERE (voucher_id, payment_ref) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
-        );
+        let (orders, payments) = (orders_sql(), payments_sql());
         let (write_orders, write_vouchers) = (write_orders_sql(), write_vouchers_sql());
         let (position, lock, vouchers, orders, held, payments, write_orders, write_vouchers, move_position) = try_join!(
             client.prepare(POSITION),
