@@ -62,11 +62,12 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
 
     let connecting = start::connect(&connections, config.start_patience, &health, beside.clone());
     let Some(servers) = stop.run_until_cancelled(connecting).await else { return Ok(()) };
+    let servers = servers?;
     let listener = TcpListener::bind(config.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on DOORBUSTER_PURCHASE_LISTEN={}", config.listen))?;
     let tasks = TaskTracker::new();
     let shutdown_deadline = config.shutdown_deadline;
-    let shop = Arc::new(shop(config, servers?, tasks.clone(), metrics));
+    let shop = Arc::new(shop(config, servers, tasks.clone(), metrics));
     let purchases = Arc::clone(&shop.purchases);
     tokio::spawn(readiness::probe(Arc::clone(&health), Arc::clone(&purchases), beside.clone()));
     health.set("start", None);
