@@ -1,13 +1,21 @@
 //! `topics apply|check`: makes the topics and registers the schemas. Nothing else does.
 
+use std::time::Duration;
+
 use clap::Subcommand;
-use events::{Codec, EVENT_SCHEMA, REQUEST_SCHEMA, Registry, Topics};
+use events::{Codec, EVENT_SCHEMA, REQUEST_SCHEMA, Registry, RegistryError, Topics};
 use infra::{
     config::Connections,
     kafka::{LogError, TopicPlan, apply_topics, plan_topics},
 };
 
 use crate::{DIFFERENT, OK, connect, output};
+
+/// Tries of a registry that does not answer within its client's 2 s.
+const REGISTRY_TRIES: u32 = 10;
+
+/// Pause between two of them.
+const REGISTRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Make and check the topics and schemas
 #[derive(Subcommand)]
@@ -50,6 +58,22 @@ fn steps(plan: &TopicPlan) -> Vec<String> {
     plan.steps.iter().map(ToString::to_string).collect()
 }
 
+/// Registers a schema that is not registered yet, and gives its id. A registry that has only just started is slow at first, and both calls
+/// may be repeated.
+async fn register(registry: &Registry, subject: &str, schema: &str) -> Result<Option<u32>, RegistryError> {
+    let once = async || match registry.id_of(subject, schema).await? {
+        Some(_) => Ok(None),
+        None => registry.register(subject, schema).await.map(Some),
+    };
+    for _ in 1..REGISTRY_TRIES {
+        match once().await {
+            Err(RegistryError::Unavailable { .. }) => tokio::time::sleep(REGISTRY_PAUSE).await,
+            answered => return answered,
+        }
+    }
+    once().await
+}
+
 /// Makes topics and registers schemas; gives what it did.
 pub(crate) async fn bring_about(connections: &Connections, partitions: Option<i32>) -> anyhow::Result<Vec<String>> {
     let for_kafka = connections.clone();
@@ -61,8 +85,7 @@ pub(crate) async fn bring_about(connections: &Connections, partitions: Option<i3
     .await??;
     let registry = Registry::new(&connections.registry)?;
     for (subject, schema) in schemas(connections) {
-        if registry.id_of(&subject, schema).await?.is_none() {
-            let id = registry.register(&subject, schema).await?;
+        if let Some(id) = register(&registry, &subject, schema).await? {
             done.push(format!("register the schema of {subject} (id {id})"));
         }
     }

@@ -14,7 +14,7 @@ mod services;
 mod wait;
 mod world;
 
-pub use sale::{buy, buyers, get, plan, sale, token};
+pub use sale::{buy, buy_again, buyers, get, plan, sale, token};
 pub use services::{Service, doorbuster};
 pub use wait::{wait_for, wait_until, wait_until_async};
 pub use world::{World, WorldBuilder, order_request, voucher_request};

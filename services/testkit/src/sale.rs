@@ -57,9 +57,20 @@ pub fn sale(plan: Plan, buyers: Vec<Buyer>) -> std::thread::JoinHandle<Report> {
 
 /// One purchase of one unit.
 pub fn buy(url: &str, voucher: &VoucherId, user: &str) -> Answer {
-    let plan = plan(url.to_owned(), voucher, Duration::ZERO);
-    let report = block_on(load::run(&plan, buyers([user.to_owned()]), |_| ())).expect("an HTTP client can be made");
-    report.visits.into_iter().next().expect("the one buyer came").last
+    buy_again(url, voucher, user, None)
+}
+
+/// One purchase of one unit under an idempotency key: with another key it is another order.
+pub fn buy_again(url: &str, voucher: &VoucherId, user: &str, key: Option<&str>) -> Answer {
+    let mut request = reqwest::Client::new().post(format!("{url}/v1/vouchers/{voucher}/orders")).bearer_auth(token(user));
+    if let Some(key) = key {
+        request = request.header("idempotency-key", key);
+    }
+    block_on(async {
+        let response = request.send().await.expect("the shop answers");
+        let status = response.status().as_u16();
+        Answer::read(status, None, &response.bytes().await.expect("the answer has an end"))
+    })
 }
 
 /// `GET` as this user: status and body.

@@ -2,12 +2,12 @@
 
 use std::{
     sync::OnceLock,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use devstack::Endpoints;
 use domain::{Money, OrderId, OrderKey, Request, RequestBody, Terms, Timestamp, UserId, VoucherId};
-use events::{Codec, Registry, Topics};
+use events::{Codec, Registry, RegistryError, Topics};
 use infra::config::{Connections, Env};
 use tokio_postgres::NoTls;
 use uuid::Uuid;
@@ -23,6 +23,9 @@ const SESSION_TIMEOUT_MS: u64 = 6_000;
 const DELIVERY_TIMEOUT_MS: u64 = 10_000;
 /// Long enough for a busy machine, short enough to wait for.
 const TRANSACTION_TIMEOUT_MS: u64 = 10_000;
+
+/// For the registry's answer to the first schemas it is given: it has just started, beside three other servers.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Database that worlds are copied from, migrated once.
 const TEMPLATE: &str = "doorbuster_testkit_template";
@@ -249,8 +252,13 @@ fn make_topics(connections: &Connections, partitions: i32) {
 async fn register(connections: &Connections) -> Codec {
     let registry = Registry::new(&connections.registry).expect("the registry's address is good");
     let topics = &connections.topics;
+    let deadline = Instant::now() + REGISTRY_PATIENCE;
     for (topic, schema) in [(&topics.requests, events::REQUEST_SCHEMA), (&topics.events, events::EVENT_SCHEMA)] {
-        registry.register(&Topics::subject(topic), schema).await.expect("the schemas can be registered");
+        let subject = Topics::subject(topic);
+        while let Err(error) = registry.register(&subject, schema).await {
+            let slow = matches!(error, RegistryError::Unavailable { .. });
+            assert!(slow && Instant::now() < deadline, "the schemas cannot be registered: {error}");
+        }
     }
     Codec::connect(&registry, topics).await.expect("the schemas just registered are there")
 }

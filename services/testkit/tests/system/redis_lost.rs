@@ -8,7 +8,7 @@ use std::{
 
 use devstack::redis::{self, RedisOptions};
 use infra::redis::Gate;
-use testkit::{World, buy, buyers, plan, sale, wait_until};
+use testkit::{World, buy, buy_again, buyers, get, plan, sale, wait_until};
 
 use crate::{Shop, names};
 
@@ -62,4 +62,40 @@ fn nothing_is_oversold_and_the_sale_goes_on_within_seconds_when_redis_is_emptied
     assert_eq!(audit.vouchers[0].sold, units, "{late} bought late; {:?}", report.answers);
     assert_eq!(restarts(), before, "nobody had to be started again");
     assert!(report.visits.iter().all(|v| v.orders.len() <= 1));
+}
+
+/// Nothing is decided while Redis is rebuilt, so it offers every unit a second time: the lane has the last word. Also F27: the same buyer
+/// orders again under another key, which Redis cannot know any more.
+#[test]
+fn units_offered_twice_are_sold_once_and_the_others_are_told() {
+    let own = redis::start(RedisOptions::default()).unwrap();
+    let shop = Shop::with(|| World::builder().redis(own.endpoint()).build(), &[]);
+    let voucher = shop.open(20);
+    shop.orders.process.pause().unwrap();
+    let bought: Vec<_> = (0..20).map(|i| buy(&shop.url(), &voucher, &format!("first-{i}"))).collect();
+    assert!(bought.iter().all(load::Answer::is_accepted), "{bought:?}");
+    assert_eq!(buy(&shop.url(), &voucher, "second-0").kind, "sold_out");
+    flush_all(own.endpoint());
+    wait_until(SECONDS, "the voucher to be on sale again", || {
+        shop.world.in_redis(&voucher).is_some_and(|v| v.gate == Gate::Ready)
+    });
+    let again = buy_again(&shop.url(), &voucher, "first-0", Some("another wish"));
+    let second: Vec<_> = (0..15).map(|i| buy(&shop.url(), &voucher, &format!("second-{i}"))).collect();
+    assert!(again.is_accepted() && second.iter().all(load::Answer::is_accepted), "{again:?} {second:?}");
+    shop.orders.process.resume().unwrap();
+    shop.world.wait_settled(&[&voucher]);
+
+    assert_eq!(shop.world.assert_audit().vouchers[0].sold, 20);
+    let fate = |user: &str, answer: &load::Answer| {
+        let order = answer.order_id.as_deref().unwrap_or_default();
+        let (_, body) = get(&format!("{}/v1/vouchers/{voucher}/orders/{order}", shop.url()), user);
+        format!("{} {}", body["status"].as_str().unwrap_or("?"), body["reason"].as_str().unwrap_or("-"))
+    };
+    for (i, answer) in bought.iter().enumerate() {
+        assert_eq!(fate(&format!("first-{i}"), answer), "confirmed -");
+    }
+    for (i, answer) in second.iter().enumerate() {
+        assert_eq!(fate(&format!("second-{i}"), answer), "rejected sold_out");
+    }
+    assert_eq!(fate("first-0", &again), "rejected limit_reached");
 }
