@@ -14,6 +14,11 @@ use rdkafka::{
 
 use crate::support::names;
 
+/// A time-out that a test waits for.
+const SHORT: Duration = Duration::from_secs(3);
+/// One that none should: asking for the coordinator again takes librdkafka half a second each time.
+const LONG: Duration = Duration::from_secs(30);
+
 struct Mock {
     cluster: MockCluster<'static, DefaultProducerContext>,
     connections: Connections,
@@ -22,10 +27,9 @@ struct Mock {
 }
 
 impl Mock {
-    fn new() -> Self {
+    fn new(transaction_timeout: Duration) -> Self {
         let cluster = MockCluster::new(1).expect("a mock cluster");
-        let short = Duration::from_secs(3);
-        let connections = Connections { transaction_timeout: short, ..names(&cluster.bootstrap_servers()) };
+        let connections = Connections { transaction_timeout, ..names(&cluster.bootstrap_servers()) };
         for topic in [&connections.topics.requests, &connections.topics.events] {
             cluster.create_topic(topic, 1, 1).expect("a topic");
         }
@@ -69,7 +73,7 @@ impl Mock {
 
 #[test]
 fn what_passes_by_itself_is_asked_again() {
-    let mock = Mock::new();
+    let mock = Mock::new(LONG);
     for (api, answer) in [
         (RDKafkaApiKey::EndTxn, RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE),
         (RDKafkaApiKey::EndTxn, RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS),
@@ -86,7 +90,7 @@ fn what_passes_by_itself_is_asked_again() {
 
 #[test]
 fn what_spoils_the_transaction_aborts_it_and_the_producer_goes_on() {
-    let mock = Mock::new();
+    let mock = Mock::new(LONG);
     for (api, answer) in [
         (RDKafkaApiKey::TxnOffsetCommit, RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION),
         (RDKafkaApiKey::TxnOffsetCommit, RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID),
@@ -101,7 +105,7 @@ fn what_spoils_the_transaction_aborts_it_and_the_producer_goes_on() {
 
 #[test]
 fn what_ends_the_producer_is_said_to() {
-    let mock = Mock::new();
+    let mock = Mock::new(SHORT);
     for (api, answer) in [
         (RDKafkaApiKey::EndTxn, RD_KAFKA_RESP_ERR_PRODUCER_FENCED),
         (RDKafkaApiKey::EndTxn, RD_KAFKA_RESP_ERR_INVALID_TXN_STATE),
@@ -117,14 +121,14 @@ fn what_ends_the_producer_is_said_to() {
 
 #[test]
 fn a_commit_that_nobody_confirms_is_unknown_and_ends_the_producer() {
-    let mock = Mock::new();
+    let mock = Mock::new(SHORT);
     let results = mock.publish(RDKafkaApiKey::EndTxn, &[RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS; 10_000]);
     assert!(matches!(results, (Err(TransactionError::Unknown(_)), Err(TransactionError::Fatal(_)))), "{results:?}");
 }
 
 #[test]
 fn a_batch_that_does_not_get_through_in_time_is_aborted() {
-    let mock = Mock::new();
+    let mock = Mock::new(SHORT);
     let results = mock.publish(RDKafkaApiKey::Produce, &[RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION; 10_000]);
     assert!(matches!(results.0, Err(TransactionError::Aborted(_) | TransactionError::Fatal(_))), "{results:?}");
 }
