@@ -6,6 +6,7 @@ mod redis_lost;
 mod sale;
 mod shutdown;
 mod stock;
+mod window;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,14 +32,14 @@ impl Shop {
         Self::with(|| World::builder().build(), &[])
     }
 
-    /// `purchase`: variables for the purchase service.
-    fn with(world: impl FnOnce() -> World, purchase: &[(&str, &str)]) -> Self {
+    /// `more`: variables for all services.
+    fn with(world: impl FnOnce() -> World, more: &[(&str, &str)]) -> Self {
         // A test that failed has poisoned it, and tells that by itself.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let world = world();
-        let orders = world.launch_service("orders", "orders", &[]);
-        let compensation = world.launch_service("compensation", "compensation", &QUICK_SWEEPER);
-        let purchase = world.launch_service("purchase", "purchase", purchase);
+        let more = [&QUICK_SWEEPER[..], more].concat();
+        let [orders, compensation, purchase] =
+            ["orders", "compensation", "purchase"].map(|name| world.launch_service(name, name, &more));
         [&orders, &compensation, &purchase].into_iter().for_each(Service::wait_ready);
         Self { purchase, compensation, orders, world, _alone: alone }
     }
