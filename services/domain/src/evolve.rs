@@ -177,6 +177,9 @@ mod tests {
         again.evolve(&Event { voucher_id: None, ..event(4, expired("ann", 2)) });
         again.evolve(&Event { voucher_id: Some(crate::testing::a_voucher("winter")), ..event(4, expired("ann", 2)) });
         assert_eq!(again, state);
+        let mut empty = State::default();
+        empty.evolve(&event(0, EventBody::VoucherOpened(terms())));
+        assert_eq!(empty, State::default());
     }
 
     #[test]

@@ -229,6 +229,22 @@ mod tests {
     }
 
     #[test]
+    fn ids_are_written_and_printed_as_the_text_they_are() {
+        let voucher = VoucherId::parse("summer").unwrap();
+        assert_eq!(
+            (voucher.as_str(), voucher.to_string(), format!("{voucher:?}")),
+            ("summer", "summer".into(), "\"summer\"".into())
+        );
+        assert_eq!(String::from(voucher.clone()), "summer");
+        assert_eq!(VoucherId::try_from("summer".to_owned()), Ok(voucher));
+        assert!(VoucherId::try_from("{summer}".to_owned()).is_err());
+        let user = UserId::parse("Zoë").unwrap();
+        assert_eq!((user.to_string(), format!("{user:?}")), ("Zoë".into(), "\"Zoë\"".into()));
+        let order = "0198a2b4-5c6d-8e7f-8123-456789abcdef";
+        assert_eq!(format!("{:?}", OrderId::parse(order).unwrap()), order);
+    }
+
+    #[test]
     fn user_ids_keep_their_bytes_and_refuse_control_characters() {
         for good in ["7", "007", "9007199254740993", "Zoë", &"u".repeat(128)] {
             assert_eq!(UserId::parse(good).unwrap().as_str(), good);

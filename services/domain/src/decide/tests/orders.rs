@@ -47,7 +47,8 @@ fn an_order_takes_its_units() {
 #[test]
 fn the_slot_is_zero_where_one_unit_a_user_is_allowed() {
     let one_each = Terms { per_user_limit: 1, ..terms() };
-    sale(one_each).given(order("ann", 1)).when(order("ben", 1)).then(confirmed("ben", 1, 0)).leaves(8, 1);
+    let decided = sale(one_each).given(order("ann", 1)).when(order("ben", 1)).then(confirmed("ben", 1, 0)).leaves(8, 1);
+    assert_eq!(decided.state().orders[&order_id("ben")].slot, 0);
 }
 
 #[test]
