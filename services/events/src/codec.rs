@@ -195,7 +195,7 @@ impl Codec {
             let found = registry.schema(id).await.map_err(LearnError::Transient)?;
             if !found.is_some_and(|text| ours.is(&text)) {
                 return Err(LearnError::Transient(RegistryError::Unavailable {
-                    url: registry.url().to_owned(),
+                    url: registry.url(),
                     reason: format!("it does not have our own schema under id {id} any more"),
                 }));
             }

@@ -28,7 +28,7 @@ pub enum RegistryError {
 }
 
 /// A client of one registry (Confluent's REST API). Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Registry {
     url: String,
     http: reqwest::Client,
@@ -39,13 +39,13 @@ impl Registry {
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
             .build()
-            .map_err(|e| RegistryError::Unavailable { url: url.to_owned(), reason: e.to_string() })?;
+            .map_err(|e| RegistryError::Unavailable { url: masked(url), reason: e.to_string() })?;
         Ok(Self { url: url.trim_end_matches('/').to_owned(), http })
     }
 
-    /// Where this registry is.
-    pub fn url(&self) -> &str {
-        &self.url
+    /// Where this registry is, fit for logs.
+    pub fn url(&self) -> String {
+        masked(&self.url)
     }
 
     /// The id under which `subject` has exactly this schema; `None` if it does not have it.
@@ -75,7 +75,7 @@ impl Registry {
 
     /// Sends one request. 404: `None`.
     async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder, what: &str) -> Result<Option<T>, RegistryError> {
-        let unavailable = |reason: String| RegistryError::Unavailable { url: self.url.clone(), reason };
+        let unavailable = |reason: String| RegistryError::Unavailable { url: self.url(), reason };
         let request = request.header(ACCEPT, "application/vnd.schemaregistry.v1+json, application/json");
         let mut response = request.send().await.map_err(|e| unavailable(chain(&e)))?;
         let status = response.status();
@@ -116,4 +116,24 @@ struct SchemaId {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// The address without user and password, which errors and logs must not show.
+fn masked(url: &str) -> String {
+    match (url.split_once("://"), url.rfind('@')) {
+        (Some((scheme, _)), Some(at)) => format!("{scheme}://***@{}", &url[at + 1..]),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_not_shown() {
+        let registry = Registry::new("http://user:p%40ss@127.0.0.1:1/apis/ccompat/v7/").unwrap();
+        assert_eq!(registry.url(), "http://***@127.0.0.1:1/apis/ccompat/v7");
+        assert_eq!(masked("http://127.0.0.1:8081"), "http://127.0.0.1:8081");
+    }
 }

@@ -90,7 +90,7 @@ fn of_redis(error: StoreError) -> Failure {
 
 fn of_kafka(error: LogError) -> Failure {
     match error {
-        LogError::Kafka(_) => Failure::Away(error.into()),
+        LogError::Kafka(_) | LogError::Unreachable { .. } => Failure::Away(error.into()),
         _ => Failure::Wrong(error.into()),
     }
 }

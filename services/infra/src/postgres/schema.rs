@@ -1,8 +1,9 @@
 //! The schema's version. `migrate` alone changes it, forward only; services refuse to start on another version.
 
 use refinery::{Migration, Runner};
+use tokio_postgres::error::SqlState;
 
-use super::{DatabaseError, Pool, connect};
+use super::{DatabaseError, Pool, connect, look_up};
 use crate::config::Connections;
 
 /// Every migration there is, in order. Published ones never change: refinery compares their checksums.
@@ -44,11 +45,10 @@ pub async fn pending_migrations(connections: &Connections) -> Result<Vec<String>
 
 /// Refuses unless the schema is at exactly this version.
 pub async fn check_schema(pool: &Pool) -> Result<(), DatabaseError> {
-    let client = pool.get().await?;
-    let found: i32 = if has_history(&client).await? {
-        client.query_one("SELECT coalesce(max(version), 0) FROM refinery_schema_history", &[]).await?.try_get(0)?
-    } else {
-        0
+    let found = match look_up(pool, "SELECT coalesce(max(version), 0) FROM refinery_schema_history", &[]).await {
+        Ok(rows) => rows.first().map_or(Ok(0), |row| row.try_get(0))?,
+        Err(DatabaseError::Postgres(error)) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => 0,
+        Err(error) => return Err(error),
     };
     let needed = MIGRATIONS.len() as i32;
     if found == needed { Ok(()) } else { Err(DatabaseError::SchemaVersion { found, needed }) }
