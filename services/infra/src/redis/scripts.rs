@@ -74,8 +74,10 @@ pub(super) fn settle<'a>(script: &'a Script, voucher: &VoucherId, event: &Event,
 /// What is wrong with an answer or a stored text; becomes [`super::StoreError::Damaged`].
 pub(super) type Problem = String;
 
+/// Exactly what the scripts take for an integer: sums of a few never overflow.
 fn integer(what: &str, text: &str) -> Result<i64, Problem> {
-    text.parse().map_err(|_| format!("{what} is {text:?}"))
+    let exact = text.parse().ok().filter(|n: &i64| n.unsigned_abs() < 1 << 53 && n.to_string() == text);
+    exact.ok_or_else(|| format!("{what} is {text:?}"))
 }
 
 fn instant(what: &str, text: &str) -> Result<Timestamp, Problem> {
@@ -83,7 +85,7 @@ fn instant(what: &str, text: &str) -> Result<Timestamp, Problem> {
 }
 
 fn partition(text: &str) -> Result<i32, Problem> {
-    text.parse().map_err(|_| format!("partition is {text:?}"))
+    i32::try_from(integer("partition", text)?).map_err(|_| format!("partition is {text:?}"))
 }
 
 fn gate(word: &str) -> Result<Gate, Problem> {
@@ -288,6 +290,17 @@ mod tests {
             assert!(reservation(id, odd).is_err(), "{odd:?}");
         }
         assert!(reservation("7", "17 18 2 - u").is_err());
+    }
+
+    #[test]
+    fn an_integer_is_what_the_scripts_take_for_one() {
+        for good in ["0", "-7", "9007199254740991", "-9007199254740991"] {
+            assert_eq!(integer("n", good).map(|n| n.to_string()), Ok(good.to_owned()));
+        }
+        for odd in ["", "+10", "010", "-0", " 1", "1.0", "9007199254740992", "-9007199254740992", "9223372036854775807"] {
+            assert!(integer("n", odd).is_err(), "{odd:?}");
+        }
+        assert!(partition("+3").is_err() && partition("2147483648").is_err());
     }
 
     #[test]

@@ -280,6 +280,18 @@ impl Store {
         scripts::voucher(&fields).map(Some).map_err(|problem| damaged(voucher, problem))
     }
 
+    /// Whether the voucher waits for `voucher thaw`; tells it also where the rest of its hash cannot be read.
+    pub async fn is_frozen(&self, voucher: &VoucherId) -> Result<bool, StoreError> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(Keys::of(voucher).voucher).arg(&["gate", "rebuild"]);
+        let fields: Result<(Option<String>, Option<String>), _> = self.short().query(&command).await;
+        match fields.map_err(|failure| failure.about(Some(voucher))) {
+            Ok((gate, rebuild)) => Ok(gate.as_deref() == Some("frozen") && rebuild.is_none_or(|mark| mark.is_empty())),
+            Err(StoreError::Damaged { .. }) => Ok(false),
+            Err(problem) => Err(problem),
+        }
+    }
+
     /// The reservation of one order; `None`: it is not in flight.
     pub async fn reservation(&self, voucher: &VoucherId, order: &OrderId) -> Result<Option<Reservation>, StoreError> {
         let order = order.to_string();
