@@ -43,8 +43,9 @@ use crate::{
 const POLL: Duration = Duration::from_millis(50);
 /// Between looks at queues and positions.
 const HOUSEKEEPING: Duration = Duration::from_millis(20);
-/// Longest wait for the group's offsets of partitions just assigned. Without them the partition works all the same.
-const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the group's offsets, during which nothing is polled, and pause before they are asked for again. Without them
+/// partitions work all the same, but idle ones are not compared with Postgres.
+const COMMITTED_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for the consumer to leave the group at the end; clean stops take a tenth of a second.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -94,8 +95,8 @@ struct Owned {
     records: UnboundedSender<Raw>,
     tasks: JoinSet<()>,
     paused: bool,
-    /// Where reading began; `None`: not known.
-    start: Option<i64>,
+    /// The group's offset is known, or that there is none.
+    is_placed: bool,
     committed: i64,
 }
 
@@ -106,6 +107,8 @@ struct Member {
     topic: String,
     owned: HashMap<i32, Owned>,
     joined: bool,
+    /// When to ask for the group's offsets of partitions that are not placed.
+    place_at: Instant,
 }
 
 /// Runs one member on a thread of its own until `stop`; an error means that its consumer is beyond repair.
@@ -115,7 +118,7 @@ pub(crate) async fn run_on_thread(service: Arc<Service>, number: usize, stop: Ca
     std::thread::Builder::new()
         .name(format!("member-{number}"))
         .spawn(move || {
-            let outcome = Member::join(service, runtime).and_then(|mut member| member.run(number, &stop));
+            let outcome = Member::join(service, runtime).and_then(|member| member.run(number, &stop));
             let _ = done.send(outcome);
         })
         .context("a thread for a member of the group cannot be started")?;
@@ -145,10 +148,10 @@ impl Member {
             config.create_with_context(Recorder::default()).context("a consumer of order-events cannot be made")?;
         let topic = connections.topics.events.clone();
         consumer.subscribe(&[&topic]).with_context(|| format!("cannot subscribe to {topic}"))?;
-        Ok(Self { service, runtime, consumer, topic, owned: HashMap::new(), joined: false })
+        Ok(Self { service, runtime, consumer, topic, owned: HashMap::new(), joined: false, place_at: Instant::now() })
     }
 
-    fn run(&mut self, number: usize, stop: &CancellationToken) -> anyhow::Result<()> {
+    fn run(mut self, number: usize, stop: &CancellationToken) -> anyhow::Result<()> {
         let beat = self.service.beats.add(format!("member {number}"));
         let (mut looked, mut committed) = (Instant::now(), Instant::now());
         let mut outcome = Ok(());
@@ -157,6 +160,7 @@ impl Member {
             outcome = self.poll().and_then(|()| self.follow_group());
             if looked.elapsed() >= HOUSEKEEPING {
                 outcome = outcome.and_then(|()| self.check_tasks());
+                self.place();
                 self.note_progress();
                 self.pause_and_resume();
                 looked = Instant::now();
@@ -167,7 +171,7 @@ impl Member {
             }
         }
         beat.begin("leaving the group");
-        // Also after a failure: with a hook that only records, dropping the consumer would never end.
+        // Also after a failure.
         self.leave();
         outcome
     }
@@ -221,49 +225,50 @@ impl Member {
             list.add_partition(&self.topic, *partition);
         }
         self.consumer.incremental_assign(&list)?;
-        let starts = self.starts(partitions);
+        self.place_at = Instant::now();
         for partition in partitions {
-            let owned = self.start_tasks(*partition, starts.get(partition).copied());
+            let owned = self.start_tasks(*partition);
             self.owned.insert(*partition, owned);
         }
         Ok(())
     }
 
-    /// The group's committed offsets; no entry for a partition where there is none or it cannot be had now.
-    fn starts(&self, partitions: &[i32]) -> HashMap<i32, i64> {
-        if partitions.is_empty() {
-            return HashMap::new();
-        }
+    /// Asks where the group stands in the partitions for which that is not known yet: everything below is settled, and where nothing is
+    /// left to read nothing else tells.
+    fn place(&mut self) {
         let mut list = TopicPartitionList::new();
-        for partition in partitions {
+        for (partition, _) in self.owned.iter().filter(|(_, owned)| !owned.is_placed) {
             list.add_partition(&self.topic, *partition);
         }
-        match self.consumer.committed_offsets(list, COMMITTED_TIMEOUT) {
-            Ok(found) => found
-                .elements()
-                .iter()
-                .filter_map(|e| match e.offset() {
-                    Offset::Offset(offset) => Some((e.partition(), offset)),
-                    _ => None,
-                })
-                .collect(),
-            Err(problem) => {
-                tracing::warn!(%problem, "the group's offsets cannot be had; idle partitions are compared with Postgres after their next event");
-                HashMap::new()
-            }
+        if list.count() == 0 || Instant::now() < self.place_at {
+            return;
         }
+        match self.consumer.committed_offsets(list, COMMITTED_TIMEOUT) {
+            Ok(found) => {
+                for found in found.elements() {
+                    let Some(owned) = self.owned.get_mut(&found.partition()) else { continue };
+                    owned.is_placed = found.error().is_ok();
+                    if let Offset::Offset(offset) = found.offset() {
+                        owned.state.settled_to(offset);
+                        owned.committed = offset.max(owned.committed);
+                    }
+                }
+            }
+            Err(problem) => tracing::debug!(%problem, "the group's offsets cannot be had, trying again"),
+        }
+        self.place_at = Instant::now() + COMMITTED_TIMEOUT;
     }
 
-    fn start_tasks(&self, number: i32, start: Option<i64>) -> Owned {
+    fn start_tasks(&self, number: i32) -> Owned {
         let state = Arc::new(Partition::new(number, self.service.clone()));
         let (records, queue) = unbounded_channel();
         let mut tasks = JoinSet::new();
         tasks.spawn_on(settle::run(state.clone(), queue), &self.runtime);
         tasks.spawn_on(repair::run(state.clone()), &self.runtime);
-        tasks.spawn_on(warden::run(state.clone(), start), &self.runtime);
+        tasks.spawn_on(warden::run(state.clone()), &self.runtime);
         tasks.spawn_on(sweeper::run(state.clone()), &self.runtime);
         self.service.partitions.lock().insert(number, state.clone());
-        Owned { state, records, tasks, paused: false, start, committed: -1 }
+        Owned { state, records, tasks, paused: false, is_placed: false, committed: -1 }
     }
 
     fn revoked(&mut self, partitions: &[i32], lost: bool) -> Result<(), KafkaError> {
@@ -318,10 +323,8 @@ impl Member {
                 continue;
             }
             let position = positions.find_partition(&self.topic, owned.state.number).map(|e| e.offset());
-            match (position, owned.start) {
-                (Some(Offset::Offset(position)), _) => owned.state.settled_to(position),
-                (_, Some(start)) => owned.state.settled_to(start),
-                _ => {}
+            if let Some(Offset::Offset(position)) = position {
+                owned.state.settled_to(position);
             }
         }
     }
@@ -356,9 +359,7 @@ impl Member {
             if failed {
                 owned.committed = -1;
             }
-            let Some(settled) = owned.state.settled().filter(|s| *s > owned.committed && Some(*s) != owned.start) else {
-                continue;
-            };
+            let Some(settled) = owned.state.settled().filter(|s| *s > owned.committed) else { continue };
             if list.add_partition_offset(&self.topic, *partition, Offset::Offset(settled)).is_ok() {
                 owned.committed = settled;
             }
@@ -371,15 +372,15 @@ impl Member {
         }
     }
 
-    /// Finishes what is in flight, commits, and leaves the group.
-    fn leave(&mut self) {
+    /// Finishes what is in flight, commits, and leaves the group. Past the deadline the client is leaked: with a hook that only records,
+    /// dropping it would poll for ever.
+    fn leave(mut self) {
         let mine: Vec<i32> = self.owned.keys().copied().collect();
         self.end_tasks(&mine);
         self.note_progress();
         self.commit(CommitMode::Sync);
         if let Err(problem) = self.consumer.close_queue() {
-            tracing::warn!(%problem, "the consumer could not be closed in order");
-            return;
+            tracing::warn!(%problem, "the consumer cannot be closed in order");
         }
         let started = Instant::now();
         while !self.consumer.closed() && started.elapsed() < CLOSE_DEADLINE {
@@ -387,6 +388,10 @@ impl Member {
             if let Err(problem) = self.follow_group() {
                 tracing::warn!(%problem, "while leaving the group");
             }
+        }
+        if !self.consumer.closed() {
+            tracing::warn!("the group was not left in time; the partitions move after the session time-out");
+            std::mem::forget(self.consumer);
         }
     }
 }

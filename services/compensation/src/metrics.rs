@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     repairing: Family<PartitionLabel, Gauge>,
     behind: Family<PartitionLabel, Gauge>,
     unlike: Family<PartitionLabel, Gauge>,
+    frozen: Family<PartitionLabel, Gauge>,
     stopped: Family<PartitionLabel, Gauge>,
 }
 
@@ -49,6 +50,7 @@ impl Metrics {
             "Units sold that Redis and Postgres count differently at the same seq",
             metrics.unlike.clone(),
         );
+        registry.register("frozen_vouchers", "Vouchers that wait for `doorbuster voucher thaw`", metrics.frozen.clone());
         registry.register("stopped_partitions", "1 where settling has stopped for good", metrics.stopped.clone());
         (metrics, registry)
     }
@@ -74,9 +76,11 @@ impl Metrics {
         set(&self.repairing, partition, vouchers);
     }
 
-    pub(crate) fn drift(&self, partition: i32, events: i64, units: i64) {
-        self.behind.get_or_create(&PartitionLabel { partition }).set(events);
-        self.unlike.get_or_create(&PartitionLabel { partition }).set(units);
+    /// What the warden saw in its last round.
+    pub(crate) fn looked(&self, partition: i32, behind: i64, unlike: i64, frozen: i64) {
+        for (gauges, value) in [(&self.behind, behind), (&self.unlike, unlike), (&self.frozen, frozen)] {
+            gauges.get_or_create(&PartitionLabel { partition }).set(value);
+        }
     }
 
     pub(crate) fn stopped(&self, partition: i32) {
@@ -86,7 +90,7 @@ impl Metrics {
     /// Takes a partition that went to another member out of the gauges.
     pub(crate) fn forget(&self, partition: i32) {
         let label = PartitionLabel { partition };
-        for gauges in [&self.queued, &self.repairing, &self.behind, &self.unlike, &self.stopped] {
+        for gauges in [&self.queued, &self.repairing, &self.behind, &self.unlike, &self.frozen, &self.stopped] {
             gauges.remove(&label);
         }
     }

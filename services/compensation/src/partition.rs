@@ -209,7 +209,10 @@ impl Partition {
 
     /// Asks for a repair. One that is under way or asked for already stays as it is, except that a reset is never forgotten.
     pub(crate) fn ask_repair(&self, voucher: &VoucherId, reason: Reason) {
-        let mut ledger = self.ledger.lock();
+        self.ask(&mut self.ledger.lock(), voucher, reason);
+    }
+
+    fn ask(&self, ledger: &mut Ledger, voucher: &VoucherId, reason: Reason) {
         if ledger.working.contains_key(voucher) && !reason.resets() {
             return;
         }
@@ -222,11 +225,11 @@ impl Partition {
 
     /// The stream could not apply the event `seq` of this voucher: a repair that is under way must come past it, else one is asked for.
     pub(crate) fn passed_by(&self, voucher: &VoucherId, seq: i64, reason: Reason) {
-        if let Some(highest) = self.ledger.lock().working.get_mut(voucher) {
-            *highest = seq.max(*highest);
-            return;
+        let mut ledger = self.ledger.lock();
+        match ledger.working.get_mut(voucher) {
+            Some(highest) => *highest = seq.max(*highest),
+            None => self.ask(&mut ledger, voucher, reason),
         }
-        self.ask_repair(voucher, reason);
     }
 
     pub(crate) fn in_repair(&self, voucher: &VoucherId) -> bool {

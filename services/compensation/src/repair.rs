@@ -20,7 +20,7 @@ use domain::{Event, Voucher, VoucherId};
 use infra::{
     kafka::{LogError, PartitionReader, Record},
     postgres,
-    redis::{Gate, Settle, StoreError, VoucherInRedis},
+    redis::{Settle, StoreError, VoucherInRedis},
 };
 use uuid::Uuid;
 
@@ -139,8 +139,8 @@ impl Repairs {
         for (voucher, reason) in self.partition.take_waiting() {
             self.partition.service.metrics.repair(reason.as_str());
             let work = self.works.entry(voucher).or_insert_with(|| Work::new(reason));
-            if reason.resets() && work.fence.is_some() {
-                (work.reset, work.fence) = (true, None);
+            if reason.resets() {
+                (work.reason, work.reset, work.fence) = (reason, true, None);
             }
         }
         if self.works.values().any(Work::due) {
@@ -196,11 +196,11 @@ impl Repairs {
         let partition = self.partition.clone();
         let store = &partition.service.store;
         let Some(work) = self.works.get_mut(voucher) else { return Ok(None) };
+        if store.is_frozen(voucher).await? {
+            self.end(voucher, None);
+            return Ok(None);
+        }
         match store.voucher(voucher).await {
-            Ok(Some(found)) if found.gate == Gate::Frozen && !found.rebuild && work.reason != Reason::Breach => {
-                self.end(voucher, None);
-                return Ok(None);
-            }
             Ok(Some(found)) => work.reset |= found.rebuild || !is_balanced(&found),
             Ok(None) => {}
             Err(StoreError::Damaged { .. }) => work.reset = true,

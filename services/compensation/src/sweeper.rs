@@ -11,34 +11,43 @@ use std::{
 };
 
 use domain::{OrderId, Request, RequestBody, VoucherId};
-use infra::{postgres, redis::Reservation};
+use infra::{
+    postgres,
+    redis::{Reservation, StoreError},
+};
 use publish::Delivery;
 use uuid::Uuid;
 
-use crate::{fault::Fault, partition::Partition, settle::Pause};
+use crate::{
+    fault::Fault,
+    partition::{Partition, Reason},
+    settle::Pause,
+};
 
-/// Reservations taken up at once; the rest follows when these are done.
+/// Reservations of one voucher taken up at once; the rest follows when these are done.
 const MOST_AT_ONCE: usize = 500;
 
-/// Old reservations, and what has to be decided and settled before they may be taken.
+/// Old reservations of one voucher, and what has to be decided and settled before they may be taken.
 struct Suspects {
-    reservations: Vec<(VoucherId, Reservation)>,
+    reservations: Vec<Reservation>,
     /// Requests below this offset must be decided.
     decided: i64,
-    /// Then: the seq that Redis must have reached, per voucher.
-    settled: Option<HashMap<VoucherId, i64>>,
+    /// Then: the seq that Redis must have reached.
+    settled: Option<i64>,
 }
 
 struct Sweeper {
     partition: Arc<Partition>,
-    suspects: Option<Suspects>,
-    tries: HashMap<OrderId, u32>,
+    /// By voucher, so that one that gets nowhere holds up no other.
+    suspects: HashMap<VoucherId, Suspects>,
+    /// How often a reservation that is still there was published.
+    tries: HashMap<(VoucherId, OrderId), u32>,
 }
 
 /// Sweeps until the partition goes.
 pub(crate) async fn run(partition: Arc<Partition>) {
     let stop = partition.stop.clone();
-    let sweeper = Sweeper { partition, suspects: None, tries: HashMap::new() };
+    let sweeper = Sweeper { partition, suspects: HashMap::new(), tries: HashMap::new() };
     stop.run_until_cancelled(sweeper.run()).await;
 }
 
@@ -61,80 +70,93 @@ impl Sweeper {
     }
 
     async fn step(&mut self) -> Result<(), Fault> {
-        if self.suspects.is_none() {
-            self.suspects = self.look().await?;
-        }
-        let Some(suspects) = self.suspects.as_mut() else { return Ok(()) };
-        let service = &self.partition.service;
-        if suspects.settled.is_none() {
+        self.look().await?;
+        if self.suspects.values().any(|suspects| suspects.settled.is_none()) {
+            let service = &self.partition.service;
             let topic = &service.config.connections.topics.requests;
             // In this order: what is decided below the offset is in the rows.
             let next = postgres::next_offset(&service.pool, topic, self.partition.number).await?.unwrap_or(0);
-            if next < suspects.decided {
-                return Ok(());
+            for row in postgres::vouchers(&service.pool, Some(&[self.partition.number])).await? {
+                if let Some(suspects) = self.suspects.get_mut(&row.id).filter(|s| s.settled.is_none() && s.decided <= next) {
+                    suspects.settled = Some(row.seq);
+                }
             }
-            let rows = postgres::vouchers(&service.pool, Some(&[self.partition.number])).await?;
-            suspects.settled = Some(rows.into_iter().map(|row| (row.id, row.seq)).collect());
         }
-        self.take().await
+        let mut taken = Vec::new();
+        let outcome = self.take(&mut taken).await;
+        // Whatever happened meanwhile: with its new stamp, what was taken would wait as long again.
+        self.publish(taken).await;
+        outcome
     }
 
-    /// Looks for reservations that are old enough.
-    async fn look(&mut self) -> Result<Option<Suspects>, Fault> {
+    /// Looks for reservations that are old enough, of vouchers that have no suspects.
+    async fn look(&mut self) -> Result<(), Fault> {
         let service = &self.partition.service;
         let vouchers = self.partition.reserved.lock().clone();
-        if vouchers.is_empty() {
-            self.tries.clear();
-            return Ok(None);
-        }
+        self.tries.retain(|(voucher, _), _| vouchers.contains(voucher));
         let span = service.config.sweep_after_ms();
         let oldest_young = service.store.now().await?.plus(-span);
-        let mut old = Vec::new();
-        for voucher in vouchers {
-            let reservations = service.store.reservations(&voucher).await?;
-            old.extend(reservations.into_iter().filter(|r| r.stamp < oldest_young).map(|r| (voucher.clone(), r)));
+        let mut found = Vec::new();
+        for voucher in vouchers.into_iter().filter(|voucher| !self.suspects.contains_key(voucher)) {
+            let mut old = match service.store.reservations(&voucher).await {
+                Ok(reservations) => reservations,
+                Err(StoreError::Damaged { .. }) => {
+                    self.partition.ask_repair(&voucher, Reason::Damaged);
+                    continue;
+                }
+                Err(problem) => return Err(problem.into()),
+            };
+            // An order without a reservation has come through.
+            let reserved: HashSet<OrderId> = old.iter().map(|r| r.order_id).collect();
+            self.tries.retain(|(of, order), _| *of != voucher || reserved.contains(order));
+            old.retain(|reservation| reservation.stamp < oldest_young);
+            old.sort_by_key(|reservation| reservation.stamp);
+            old.truncate(MOST_AT_ONCE);
+            if !old.is_empty() {
+                found.push((voucher, old));
+            }
         }
-        old.sort_by_key(|(_, reservation)| reservation.stamp);
-        old.truncate(MOST_AT_ONCE);
-        // An order without an old reservation has come through; so the counts stay as few as the orders in trouble.
-        let in_trouble: HashSet<OrderId> = old.iter().map(|(_, r)| r.order_id).collect();
-        self.tries.retain(|order, _| in_trouble.contains(order));
-        let Some(latest) = old.iter().map(|(_, r)| r.stamp).max() else { return Ok(None) };
+        let Some(latest) = found.iter().filter_map(|(_, old)| old.last()).map(|r| r.stamp).max() else { return Ok(()) };
         let decided = service.probe.first_request_after(self.partition.number, latest.plus(span)).await?;
-        tracing::debug!(partition = self.partition.number, reservations = old.len(), decided, "reservations without a fate");
-        Ok(Some(Suspects { reservations: old, decided, settled: None }))
+        tracing::debug!(partition = self.partition.number, vouchers = found.len(), decided, "reservations without a fate");
+        let suspects = found.into_iter().map(|(v, reservations)| (v, Suspects { reservations, decided, settled: None }));
+        self.suspects.extend(suspects);
+        Ok(())
     }
 
-    /// Takes and publishes the suspects of every voucher that is settled far enough; keeps the others.
-    async fn take(&mut self) -> Result<(), Fault> {
-        let partition = self.partition.clone();
-        let store = &partition.service.store;
-        let Some(Suspects { reservations, decided, settled: Some(settled) }) = self.suspects.take() else { return Ok(()) };
-        let mut far_enough: HashMap<VoucherId, bool> = HashMap::new();
-        let (mut taken, mut left) = (Vec::new(), Vec::new());
-        for (voucher, reservation) in reservations {
-            let ready = match far_enough.get(&voucher) {
-                Some(ready) => *ready,
-                None => {
-                    let found = store.voucher(&voucher).await?;
-                    let ready = settled.get(&voucher).zip(found).map(|(needed, found)| found.seq >= *needed);
-                    *far_enough.entry(voucher.clone()).or_insert(ready.unwrap_or(false))
-                }
-            };
-            // A voucher that is gone from Redis has no reservations any more; its repair will tell.
-            if !ready {
-                left.push((voucher, reservation));
-                continue;
+    /// Takes the suspects of every voucher that is settled far enough.
+    async fn take(&mut self, taken: &mut Vec<(VoucherId, Reservation)>) -> Result<(), Fault> {
+        let ready: Vec<(VoucherId, i64)> = self.suspects.iter().filter_map(|(v, s)| Some((v.clone(), s.settled?))).collect();
+        for (voucher, needed) in ready {
+            match self.take_of(&voucher, needed, taken).await {
+                Ok(false) => continue,
+                Ok(true) => {}
+                Err(StoreError::Damaged { .. }) => self.partition.ask_repair(&voucher, Reason::Damaged),
+                Err(problem) => return Err(problem.into()),
             }
-            if let Some(mine) = store.sweep(&voucher, &reservation.order_id, reservation.stamp).await? {
-                taken.push((voucher, mine));
-            }
-        }
-        self.publish(taken).await;
-        if !left.is_empty() && left.iter().any(|(voucher, _)| settled.contains_key(voucher)) {
-            self.suspects = Some(Suspects { reservations: left, decided, settled: Some(settled) });
+            self.suspects.remove(&voucher);
         }
         Ok(())
+    }
+
+    /// Takes one voucher's suspects; `false`: Redis has not come to `needed` yet.
+    async fn take_of(
+        &self,
+        voucher: &VoucherId,
+        needed: i64,
+        taken: &mut Vec<(VoucherId, Reservation)>,
+    ) -> Result<bool, StoreError> {
+        let store = &self.partition.service.store;
+        // One that is gone from Redis has no reservations any more; its repair will tell.
+        let Some(found) = store.voucher(voucher).await? else { return Ok(true) };
+        if found.seq < needed {
+            return Ok(false);
+        }
+        for suspect in self.suspects.get(voucher).into_iter().flat_map(|suspects| &suspects.reservations) {
+            let mine = store.sweep(voucher, &suspect.order_id, suspect.stamp).await?;
+            taken.extend(mine.map(|mine| (voucher.clone(), mine)));
+        }
+        Ok(true)
     }
 
     /// Publishes reservations with their own order ids and instants. What may not have arrived is swept again by its new stamp.
@@ -142,7 +164,7 @@ impl Sweeper {
         let service = self.partition.service.clone();
         let mut sent = Vec::with_capacity(taken.len());
         for (voucher, reservation) in taken {
-            let tries = self.tries.entry(reservation.order_id).or_insert(0);
+            let tries = self.tries.entry((voucher.clone(), reservation.order_id)).or_insert(0);
             *tries += 1;
             if *tries >= service.config.sweep_alarm {
                 tracing::error!(order = %reservation.order_id, %voucher, tries, "an order is published again and again without a fate");

@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::{
     fault::Fault,
-    inspect::{Finding, inspect, miscount, units_unlike},
+    inspect::{Finding, inspect, miscount, sum, units_unlike},
     partition::{Partition, Reason},
     settle::{Pause, decode},
 };
@@ -47,8 +47,6 @@ struct AtRest {
 
 struct Warden {
     partition: Arc<Partition>,
-    /// Where the stream began to read; `None`: not known.
-    start: Option<i64>,
     tail_asked: bool,
     mark: Option<Mark>,
     breaches: HashMap<VoucherId, Instant>,
@@ -56,12 +54,11 @@ struct Warden {
     archived: HashSet<VoucherId>,
 }
 
-/// Watches until the partition goes. `start`: the offset at which the stream begins to read.
-pub(crate) async fn run(partition: Arc<Partition>, start: Option<i64>) {
+/// Watches until the partition goes.
+pub(crate) async fn run(partition: Arc<Partition>) {
     let stop = partition.stop.clone();
     let warden = Warden {
         partition,
-        start,
         tail_asked: false,
         mark: None,
         breaches: HashMap::new(),
@@ -92,8 +89,8 @@ impl Warden {
     async fn round(&mut self) -> Result<(), Fault> {
         let partition = self.partition.clone();
         let service = &partition.service;
-        if !self.tail_asked && partition.tail().is_none() {
-            self.find_tail().await?;
+        if let Some(settled) = partition.settled().filter(|_| !self.tail_asked && partition.tail().is_none()) {
+            self.find_tail(settled).await?;
             self.tail_asked = true;
         }
         // Rows first: a position read later covers everything that is in them.
@@ -111,7 +108,7 @@ impl Warden {
         };
         let ids: Vec<VoucherId> = rows.iter().map(|row| row.id.clone()).collect();
         let answers: Vec<_> = stream::iter(ids).map(ask).buffered(ASKED_AT_ONCE).collect().await;
-        let (mut reserved, mut behind, mut unlike, mut counts) = (Vec::new(), 0, 0, 0);
+        let (mut reserved, mut frozen, mut behind, mut unlike, mut counts) = (Vec::new(), 0, 0, 0, 0);
         for ((row, seen), answer) in rows.iter().zip(seen).zip(answers) {
             let marked = self.mark.as_ref().filter(|_| no_lag).and_then(|mark| mark.seqs.get(&row.id).copied());
             let (found, finding) = match answer {
@@ -119,9 +116,11 @@ impl Warden {
                     let finding = inspect(row, found.as_ref(), seen.max(marked.unwrap_or(0)));
                     (found, finding)
                 }
+                Err(StoreError::Damaged { .. }) if service.store.is_frozen(&row.id).await? => (None, Finding::Frozen),
                 Err(StoreError::Damaged { problem, .. }) => (None, Finding::Damaged(problem)),
                 Err(problem) => return Err(problem.into()),
             };
+            frozen += i64::from(finding == Finding::Frozen);
             behind += (row.seq - found.as_ref().map_or(0, |found| found.seq)).max(0);
             unlike += found.as_ref().map_or(0, |found| units_unlike(row, found));
             if found.as_ref().is_some_and(|found| found.reserved != 0) {
@@ -129,12 +128,13 @@ impl Warden {
             }
             let finding = self.look_deeper(&row.id, found, finding, &mut counts).await?;
             // A gate that a repair has opened since it was looked at is no finding.
-            let stale = finding == Finding::Repair(Reason::Warming) && partition.repairs_ended() != repairs_ended;
+            let stale =
+                matches!(finding, Finding::Repair(Reason::Warming | Reason::Asked)) && partition.repairs_ended() != repairs_ended;
             if !stale && !partition.in_repair(&row.id) {
                 self.act(&row.id, finding).await?;
             }
         }
-        service.metrics.drift(partition.number, behind, unlike);
+        service.metrics.looked(partition.number, behind, unlike, frozen);
         *partition.reserved.lock() = reserved;
         if no_lag || self.mark.is_none() {
             self.mark = Some(Mark { next, seqs: rows.iter().map(|row| (row.id.clone(), row.seq)).collect() });
@@ -156,16 +156,13 @@ impl Warden {
         Ok(live)
     }
 
-    /// How far the lane came, where the stream has nothing to read that would tell; else it will tell itself.
-    async fn find_tail(&self) -> Result<(), Fault> {
+    /// How far the lane came, where its last event lies below `settled`, so that the stream has nothing to read that would tell.
+    async fn find_tail(&self, settled: i64) -> Result<(), Fault> {
         let partition = &self.partition;
         let (connections, number) = (partition.service.config.connections.clone(), partition.number);
         let last = move || PartitionReader::open(&connections, &connections.topics.events, number)?.last();
-        let Some(record) = tokio::task::spawn_blocking(last).await.map_err(|_| Fault::CutOff)?? else {
-            partition.tail_to(0);
-            return Ok(());
-        };
-        if self.start.is_some_and(|start| record.offset < start) {
+        let last = tokio::task::spawn_blocking(last).await.map_err(|_| Fault::CutOff)??;
+        if let Some(record) = last.filter(|record| record.offset < settled) {
             let event = decode(&partition.service.codec, &record.payload, number, record.offset, &partition.stop).await?;
             partition.tail_to(event.request_offset + 1);
         }
@@ -178,9 +175,6 @@ impl Warden {
             Finding::Sound | Finding::Frozen => {}
             Finding::Repair(reason) => {
                 tracing::warn!(%voucher, reason = reason.as_str(), "a voucher in Redis needs repair");
-                if reason == Reason::Asked {
-                    self.breaches.remove(voucher);
-                }
                 self.partition.ask_repair(voucher, reason);
             }
             Finding::Damaged(problem) => {
@@ -190,13 +184,18 @@ impl Warden {
             }
             Finding::Breach(problem) => {
                 service.metrics.alarm("breach");
-                service.store.freeze(voucher, &Uuid::new_v4().to_string()).await?;
-                let earlier = self.breaches.insert(voucher.clone(), Instant::now());
+                let epoch = Uuid::new_v4().to_string();
+                let earlier = self.breaches.get(voucher);
                 if earlier.is_some_and(|earlier| earlier.elapsed() < service.config.breach_window) {
                     tracing::error!(%voucher, problem, "conservation is broken again: frozen until `doorbuster voucher thaw`");
+                    service.store.freeze(voucher, &epoch).await?;
                     service.metrics.alarm("frozen");
+                    self.breaches.remove(voucher);
                 } else {
-                    tracing::error!(%voucher, problem, "conservation is broken: frozen, and rebuilt from the log");
+                    tracing::error!(%voucher, problem, "conservation is broken: rebuilt from the log");
+                    // Redis keeps the wish, so that the partition's next owner sees it, too.
+                    service.store.ask_rebuild(voucher, &epoch).await?;
+                    self.breaches.insert(voucher.clone(), Instant::now());
                     self.partition.ask_repair(voucher, Reason::Breach);
                 }
             }
@@ -237,7 +236,7 @@ impl Warden {
     async fn count(&self, voucher: &VoucherId, found: &VoucherInRedis) -> Result<Option<String>, Fault> {
         let store = &self.partition.service.store;
         let counted = async {
-            let reserved: i64 = store.reservations(voucher).await?.iter().map(|r| r.quantity).sum();
+            let reserved = sum(store.reservations(voucher).await?.iter().map(|r| r.quantity));
             let held: Vec<i64> = store.held(voucher).await?.into_iter().map(|(_, units)| units).collect();
             Ok((miscount(found, reserved, &held), store.voucher(voucher).await?))
         };

@@ -107,8 +107,7 @@ async fn an_unreadable_event_stops_its_partition_and_the_readiness_says_so() {
     let service = stage.run(&[("DOORBUSTER_READY_FILE", &folder.to_string_lossy())]);
     let (mut lane, mut other) = (stage.lane(0).await, stage.lane(1).await);
     let (voucher, healthy) = (stage.publish(&mut lane, 5, 1).await, stage.publish(&mut other, 5, 1).await);
-    let listening = std::fs::read_to_string(&folder).expect("it says where it listens");
-    let port: u16 = listening.rsplit(':').next().and_then(|p| p.trim_end_matches(['"', '}']).parse().ok()).expect("a port");
+    let port = crate::stage::port(&folder);
     let readyz = || devstack::http_get(port, "/readyz").expect("it answers");
     assert_eq!(readyz().0, 200);
     stage.world.append(&stage.world.connections().topics.events, 0, voucher.as_str().as_bytes(), b"no event");

@@ -182,7 +182,31 @@ async fn a_breach_is_rebuilt_once_and_the_second_stays_frozen_until_thawed() {
     stage.wait_equal(&lane, &sentinel).await;
     let found = stage.voucher(&voucher).await.expect("it is there");
     assert_eq!((found.gate, found.seq), (Gate::Frozen, 9));
+    // Damage on top of it does not lift the freeze, whoever finds it: the stream or the warden.
+    stage.command(&["HSET", &key, "stock", "a lot"]).await;
+    sell_unseen(&stage, &mut lane, &voucher, 8..9).await;
+    stage.command(&["DEL", &keys(&sentinel)[0]]).await;
+    stage.wait_equal(&lane, &sentinel).await;
+    assert!(stage.store.is_frozen(&voucher).await.expect("Redis answers"));
     assert!(stage.store.ask_rebuild(&voucher, "thawed by hand").await.expect("Redis answers"));
+    stage.wait_equal(&lane, &voucher).await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_breach_whose_finder_ends_before_the_repair_is_repaired_by_the_next() {
+    let mut stage = Stage::new().await;
+    let service = stage.run(&[]);
+    let mut lane = stage.lane(0).await;
+    let voucher = stage.publish(&mut lane, 50, 1).await;
+    sell(&stage, &mut lane, &voucher, 0..3).await;
+    stage.wait_equal(&lane, &voucher).await;
+    stage.forbid_resets(true).await;
+    stage.command(&["HINCRBY", &keys(&voucher)[0], "stock", "1"]).await;
+    stage.wait("the gate to close", async || stage.voucher(&voucher).await.is_some_and(|v| v.gate != Gate::Ready)).await;
+    service.stop().await;
+    stage.forbid_resets(false).await;
+    let service = stage.run(&[]);
     stage.wait_equal(&lane, &voucher).await;
     service.stop().await;
 }

@@ -173,6 +173,11 @@ impl Stage {
         redis::cmd("PTTL").arg(key).query_async(&mut self.raw.clone()).await.expect("Redis answers")
     }
 
+    /// Lets Redis refuse every reset, and nothing else, until it is allowed again.
+    pub(crate) async fn forbid_resets(&mut self, forbidden: bool) {
+        self.command(&["ACL", "SETUSER", "default", if forbidden { "-unlink" } else { "+unlink" }]).await;
+    }
+
     pub(crate) async fn command(&mut self, words: &[&str]) {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
@@ -187,6 +192,12 @@ impl Running {
         let ended = tokio::time::timeout(PATIENCE, self.task).await.expect("the service ends in time");
         ended.expect("it does not panic").expect("it ends well");
     }
+}
+
+/// The port of the admin listener, from the file that says where the service listens.
+pub(crate) fn port(ready: &std::path::Path) -> u16 {
+    let listening = std::fs::read_to_string(ready).expect("it says where it listens");
+    listening.rsplit(':').next().and_then(|p| p.trim_end_matches(['"', '}']).parse().ok()).expect("a port")
 }
 
 pub(crate) fn keys(voucher: &VoucherId) -> [String; 3] {
