@@ -10,6 +10,7 @@ mod lag;
 mod load;
 mod migrate;
 mod output;
+mod rebuild;
 mod run;
 mod stack;
 mod time;
@@ -65,6 +66,8 @@ enum Verb {
     Migrate(migrate::Args),
     #[command(subcommand)]
     Voucher(voucher::Verb),
+    #[command(subcommand)]
+    Rebuild(rebuild::Verb),
     Token(token::Args),
     Audit(audit::Args),
     Lag(lag::Args),
@@ -102,6 +105,7 @@ fn execute(verb: Verb) -> anyhow::Result<u8> {
             Verb::Topics(verb) => topics::execute(verb).await,
             Verb::Migrate(args) => migrate::execute(args).await,
             Verb::Voucher(verb) => voucher::execute(verb).await,
+            Verb::Rebuild(verb) => rebuild::execute(verb).await,
             Verb::Token(args) => token::execute(args),
             Verb::Audit(args) => audit::execute(args).await,
             Verb::Lag(args) => lag::execute(args).await,

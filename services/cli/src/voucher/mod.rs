@@ -1,12 +1,13 @@
 //! `voucher`: publishes a voucher, changes its terms, shows where it stands.
 //!
 //! A change is a request like any other: it is appended to `order-requests`, a lane decides it, and what was decided is read back
-//! from `order-events`.
+//! from `order-events`. Only `thaw` concerns Redis alone.
 
 mod change;
 mod decision;
 mod publish;
 mod show;
+mod thaw;
 
 use clap::Subcommand;
 
@@ -20,6 +21,7 @@ pub(crate) enum Verb {
     Pause(change::PauseArgs),
     Resume(change::ResumeArgs),
     Close(change::CloseArgs),
+    Thaw(thaw::Args),
     Show(show::Args),
     List(show::ListArgs),
 }
@@ -31,6 +33,7 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
         Verb::Pause(args) => change::pause(args).await,
         Verb::Resume(args) => change::resume(args).await,
         Verb::Close(args) => change::close(args).await,
+        Verb::Thaw(args) => thaw::execute(args).await,
         Verb::Show(args) => show::execute(args).await,
         Verb::List(args) => show::list(args).await,
     }

@@ -1,0 +1,52 @@
+//! `rebuild redis`: has compensation replay vouchers in Redis from the log.
+
+use clap::Subcommand;
+use domain::VoucherId;
+use infra::{config::Connections, redis::Store};
+use uuid::Uuid;
+
+use crate::{DIFFERENT, OK, connect, output};
+
+/// Build anew what can be built from the log
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    Redis(Args),
+}
+
+/// Replay vouchers in Redis from the log; reservations in flight stay, purchases get 503 meanwhile
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  doorbuster rebuild redis tv radio\n  doorbuster rebuild redis tv --apply")]
+pub(crate) struct Args {
+    #[arg(required = true, value_parser = VoucherId::parse)]
+    vouchers: Vec<VoucherId>,
+    /// Act, instead of only showing the plan
+    #[arg(long)]
+    apply: bool,
+}
+
+pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
+    let Verb::Redis(args) = verb;
+    ask(&connect::connections()?, &args.vouchers, args.apply).await
+}
+
+/// Asks compensation to replay the vouchers, a frozen one too; without `apply` only shows the plan.
+pub(crate) async fn ask(connections: &Connections, vouchers: &[VoucherId], apply: bool) -> anyhow::Result<u8> {
+    if !apply {
+        vouchers.iter().for_each(|voucher| output::line(&format!("would: replay voucher {voucher} in Redis from the log")));
+        output::line("nothing was changed: add --apply to do it");
+        return Ok(OK);
+    }
+    let store = Store::connect(&connections.redis).await?;
+    let mut code = OK;
+    for voucher in vouchers {
+        if store.ask_rebuild(voucher, &Uuid::new_v4().to_string()).await? {
+            output::line(&format!(
+                "did: close the gate of voucher {voucher}; `doorbuster run compensation` replays and opens it"
+            ));
+        } else {
+            output::line(&output::red(&format!("Redis does not have voucher {voucher}; compensation rebuilds it unasked")));
+            code = DIFFERENT;
+        }
+    }
+    Ok(code)
+}
