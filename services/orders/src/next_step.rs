@@ -60,7 +60,8 @@ pub(crate) enum LaneError {
     )]
     LostEvents { answered: i64, next_offset: i64, stored: Option<i64> },
     #[error(
-        "the events topic cannot be folded into Postgres at request {request_offset}{}: {problem}; run `doorbuster rebuild orders`",
+        "the events topic cannot be folded into Postgres at request {request_offset}{}: {problem}; \
+         restore Postgres as a whole from a backup, of any age: what it lacks is folded into it",
         .voucher.as_ref().map(|v| format!(" (voucher {v})")).unwrap_or_default()
     )]
     CannotFold { request_offset: i64, voucher: Option<VoucherId>, problem: String },
@@ -191,7 +192,7 @@ mod tests {
             (LaneError::Gap { offset: 1 }, "transactions"),
             (LaneError::ForeignEvent { offset: 1, reason: "no magic byte".into() }, "nothing else may write"),
             (LaneError::LostEvents { answered: 1, next_offset: 5, stored: Some(3) }, "restore it"),
-            (LaneError::CannotFold { request_offset: 1, voucher: None, problem: "a gap".into() }, "doorbuster rebuild orders"),
+            (LaneError::CannotFold { request_offset: 1, voucher: None, problem: "a gap".into() }, "from a backup"),
             (LaneError::PositionOutside { next_offset: 9, start: 0, end: 5 }, "restore"),
         ];
         for (error, remedy) in stops {
