@@ -10,7 +10,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use domain::Timestamp;
 use rdkafka::{
     Message, Offset, TopicPartitionList,
     config::FromClientConfigAndContext,
@@ -139,19 +138,6 @@ impl PartitionReader {
                 return Ok(last);
             }
             (to, step) = (from, step.saturating_mul(STEP_GROWTH));
-        }
-        Ok(None)
-    }
-
-    /// The first offset whose record was appended at or after `at`, decided or not; `None`: there is none yet.
-    pub fn offset_at(&self, at: Timestamp) -> Result<Option<i64>, LogError> {
-        let client = self.uncommitted()?;
-        let answered = self.with_metadata(client, || client.offsets_for_times(self.at(at.0.max(0))?, CALL_TIMEOUT))?;
-        for found in answered.elements() {
-            found.error()?;
-            if let Offset::Offset(offset) = found.offset() {
-                return Ok(Some(offset));
-            }
         }
         Ok(None)
     }

@@ -20,10 +20,11 @@ use super::{CALL_TIMEOUT, ClientLog, LogError, MAX_DEAD_LETTER_BYTES, MAX_RECORD
 use crate::config::Connections;
 
 /// What `order-requests` and `order-events` must be set to, and why.
-const LOG_SETTINGS: [(&str, &str, &str); 3] = [
+const LOG_SETTINGS: [(&str, &str, &str); 4] = [
     ("cleanup.policy", "delete", "compaction would keep only the last record of a voucher"),
     ("retention.ms", "-1", "the history would be deleted"),
     ("message.timestamp.type", "LogAppendTime", "decisions depend on the broker's clock"),
+    ("unclean.leader.election.enable", "false", "a broker that lags would lead and cut acknowledged records off"),
 ];
 const DEAD_LETTER_SETTINGS: [(&str, &str, &str); 2] = [
     ("cleanup.policy", "delete", "compaction would keep only the last record of a voucher"),

@@ -16,6 +16,14 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// The pattern of every voucher's hash, for SCAN.
+    pub(super) const ANY_VOUCHER: &str = "{v:*}:voucher";
+
+    /// The voucher whose hash has this name; `None`: somebody else's key.
+    pub(super) fn id_of(key: &str) -> Option<VoucherId> {
+        VoucherId::parse(key.strip_prefix("{v:")?.strip_suffix("}:voucher")?).ok()
+    }
+
     pub(super) fn of(voucher: &VoucherId) -> Self {
         let tag = format!("{{v:{voucher}}}");
         Self { voucher: format!("{tag}:voucher"), reservations: format!("{tag}:reservations"), held: format!("{tag}:held") }
@@ -35,5 +43,7 @@ mod tests {
         let keys = Keys::of(&VoucherId::parse("sale:2026_v1.0-A").unwrap());
         let expected = ["{v:sale:2026_v1.0-A}:voucher", "{v:sale:2026_v1.0-A}:reservations", "{v:sale:2026_v1.0-A}:held"];
         assert_eq!(keys.all(), expected);
+        assert_eq!(Keys::id_of(&keys.voucher).unwrap().as_str(), "sale:2026_v1.0-A");
+        assert_eq!([&keys.held, "{v:}:voucher", "{v:a b}:voucher"].map(Keys::id_of), [None, None, None]);
     }
 }

@@ -3,7 +3,7 @@
 //! Two connections carry the short calls in turn, a third one the long ones (settling in pipelines, reading whole hashes), so that a
 //! pipeline of hundreds of events never stands before a buyer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -278,6 +278,23 @@ impl Store {
         }
         let fields: Vec<Option<&str>> = fields.iter().map(Option::as_deref).collect();
         scripts::voucher(&fields).map(Some).map_err(|problem| damaged(voucher, problem))
+    }
+
+    /// Every voucher of which Redis has the hash, be it damaged; for an audit: looks at every key of the server, in steps.
+    pub async fn voucher_ids(&self) -> Result<BTreeSet<VoucherId>, StoreError> {
+        let mut ids = BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut command = redis::cmd("SCAN");
+            command.arg(&cursor).arg("MATCH").arg(Keys::ANY_VOUCHER).arg("COUNT").arg(SCAN_STEP);
+            let step = self.inner.long.query::<(String, Vec<String>)>(&command).await;
+            let (next, found) = step.map_err(|failure: Failure| failure.about(None))?;
+            ids.extend(found.iter().filter_map(|key| Keys::id_of(key)));
+            if next == "0" {
+                return Ok(ids);
+            }
+            cursor = next;
+        }
     }
 
     /// Whether the voucher waits for `voucher thaw`; tells it also where the rest of its hash cannot be read.

@@ -3,7 +3,6 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use crate::support::{PATIENCE, Writer, connections, delete_records, make_topic};
-use domain::Timestamp;
 use infra::{
     config::Connections,
     kafka::{Ends, LogError, PartitionReader, Record},
@@ -70,7 +69,6 @@ fn an_empty_partition_is_read_at_once() {
     assert_eq!(log.ends(), Ends { start: 0, stable: 0, high: 0 });
     assert_eq!(log.read(0, 0).expect("nothing to read"), Vec::<String>::new());
     assert_eq!(log.last(), None);
-    assert_eq!(log.reader.offset_at(Timestamp(0)).expect("asked"), None);
 }
 
 #[test]
@@ -170,20 +168,4 @@ fn a_reader_that_has_enough_stops_and_can_read_again() {
     log.reader.read(0, 4, enough).expect("readable");
     assert_eq!(seen, 2);
     assert_eq!(log.read(0, 4).expect("readable"), ["a", "b", "c"]);
-}
-
-#[test]
-fn offsets_are_found_by_the_brokers_time_even_before_they_are_decided() {
-    let mut log = Log::new();
-    log.commit(&["a"]);
-    let first = log.reader.last().expect("readable").expect("a is there");
-    assert_eq!(first.key.as_deref(), Some(b"k".as_slice()));
-    assert!(first.timestamp > Timestamp(0));
-    log.writer.open(&["x"]);
-    let at = |instant| log.reader.offset_at(instant).expect("the broker answers");
-    assert_eq!(at(Timestamp(0)), Some(0));
-    assert_eq!(at(first.timestamp), Some(0));
-    // The marker, or the undecided record, whichever was appended a millisecond later.
-    assert!(at(first.timestamp.plus(1)).is_some_and(|offset| (1..=2).contains(&offset)));
-    assert_eq!(at(first.timestamp.plus(3_600_000)), None);
 }

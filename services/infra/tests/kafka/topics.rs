@@ -39,7 +39,8 @@ fn what_the_plan_makes_passes_the_check_and_grows() {
     assert_eq!(lines.len(), 3, "{plan}");
     for topic in [&topics.requests, &topics.events] {
         let line = lines.iter().find(|line| line.contains(topic.as_str())).expect("a line for each topic");
-        let said = "partitions=2, replication=1, cleanup.policy=delete, retention.ms=-1, message.timestamp.type=LogAppendTime";
+        let said = "partitions=2, replication=1, cleanup.policy=delete, retention.ms=-1, message.timestamp.type=LogAppendTime, \
+                    unclean.leader.election.enable=false";
         assert!(line.contains(said), "{line}");
     }
     apply_topics(&connections, &plan).expect("the topics can be made");
@@ -90,6 +91,8 @@ fn each_wrong_setting_is_refused_with_what_was_found_and_what_to_do() {
         ("events", "retention.ms", "604800000"),
         ("requests", "message.timestamp.type", "CreateTime"),
         ("events", "message.timestamp.type", "CreateTime"),
+        ("requests", "unclean.leader.election.enable", "true"),
+        ("events", "unclean.leader.election.enable", "true"),
         ("dead-letters", "retention.ms", "604800000"),
         ("dead-letters", "max.message.bytes", "1048576"),
     ];
