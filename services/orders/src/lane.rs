@@ -31,6 +31,10 @@ use crate::{
     next_step::{LaneError, Next, next_step},
 };
 
+/// Markers follow an acknowledged commit within milliseconds; after this long the lane looks closer.
+const STABLE_LIMIT: Duration = Duration::from_secs(2);
+/// Between two looks at whether they are there.
+const STABLE_POLL: Duration = Duration::from_millis(1);
 /// First pause after a failed attempt; it doubles up to the configured maximum.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Failed attempts in a row after which the service counts as not ready.
@@ -70,7 +74,9 @@ pub(crate) struct Lane {
     pub(crate) partition: i32,
     pub(crate) runtime: Runtime,
     pub(crate) session: Option<LaneSession>,
-    producer: Option<LaneProducer>,
+    pub(crate) producer: Option<LaneProducer>,
+    /// Up to here the events topic must be stable before the records stored for them may be overwritten.
+    unstable_below: Option<i64>,
     /// Offset of the next request to decide; true between recovery and the next error.
     expected: i64,
     seek: u64,
@@ -102,6 +108,7 @@ pub(crate) fn start(service: Arc<Service>, mailbox: Arc<Mailbox>, assignment: u6
             runtime,
             session: None,
             producer: None,
+            unstable_below: None,
             expected: -1,
             seek: 0,
             unreadable_in_a_row: 0,
@@ -313,6 +320,9 @@ impl Lane {
             ControlFlow::Break(()) => return Ok(Phase::Ended),
         };
         self.service.metrics.step("decode", started.elapsed());
+        if !self.is_published_for_good()? {
+            return Ok(Phase::Ended);
+        }
 
         let started = Instant::now();
         let (records, events) = self.decide_in_transaction(batch, &decoded)?;
@@ -323,6 +333,28 @@ impl Lane {
         }
         self.service.metrics.dead_letters.inc_by((records.len() - events.len()) as u64);
         Ok(Phase::Publish { records, next_offset: batch.end(), is_recovery: false })
+    }
+
+    /// Waits until the last batch is stable in the log. The broker acknowledges a commit before it writes the markers that make it visible;
+    /// where it dies in between, they may never be written, and the batch must still be in the position row. `false`: told to end.
+    fn is_published_for_good(&mut self) -> Result<bool, LaneError> {
+        let Some(end) = self.unstable_below else { return Ok(true) };
+        let started = Instant::now();
+        loop {
+            let stable = self.service.probe.stable_events(self.partition)?;
+            if stable >= end {
+                self.unstable_below = None;
+                self.service.metrics.step("stable", started.elapsed());
+                return Ok(true);
+            }
+            if started.elapsed() >= STABLE_LIMIT {
+                return Err(LaneError::NotStable { end, stable });
+            }
+            self.mailbox.pause(Some(STABLE_POLL));
+            if self.mailbox.told() == Told::Abandon {
+                return Ok(false);
+            }
+        }
     }
 
     /// Decodes, learning the schemas that are needed. Breaks off where the lane is told to end meanwhile.
@@ -374,7 +406,7 @@ impl Lane {
         let started = Instant::now();
         // The newest that the consumer has handed over, which is that of the revoke where there is one.
         let metadata = self.mailbox.metadata();
-        producer.publish(records, next_offset, &metadata)?;
+        self.unstable_below = Some(producer.publish(records, next_offset, &metadata)?);
         self.service.metrics.step("publish", started.elapsed());
         if is_recovery {
             tracing::info!(records = records.len(), next_offset, "published what Postgres had and the log had not");

@@ -17,6 +17,9 @@ pub(crate) enum LaneError {
     /// A current batch that does not begin where the lane stands.
     #[error("a batch begins at offset {first}, this lane stands at {expected}")]
     BatchElsewhere { first: i64, expected: i64 },
+    /// The commit was acknowledged, yet the log does not show it.
+    #[error("the last batch is committed up to offset {end} of the events topic, but that is stable only up to {stable}")]
+    NotStable { end: i64, stable: i64 },
     /// The consumer was told that it cannot read where it stood.
     #[error("Kafka has no record at the offset where the consumer stood")]
     CannotRead,
@@ -90,6 +93,7 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
     match error {
         LaneError::PositionDiffers { .. }
         | LaneError::BatchElsewhere { .. }
+        | LaneError::NotStable { .. }
         | LaneError::CannotRead
         | LaneError::CommitUnknown(_) => Next::Recover,
         LaneError::Database(error) => match error.fault() {
@@ -137,6 +141,7 @@ mod tests {
         assert_eq!(next_step(&LaneError::PositionDiffers { found: 1, expected: 2 }), Next::Recover);
         assert_eq!(next_step(&LaneError::BatchElsewhere { first: 1, expected: 2 }), Next::Recover);
         assert_eq!(next_step(&LaneError::CannotRead), Next::Recover);
+        assert_eq!(next_step(&LaneError::NotStable { end: 2, stable: 1 }), Next::Recover);
         assert_eq!(next_step(&LaneError::CommitUnknown(away())), Next::Recover);
     }
 

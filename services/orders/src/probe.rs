@@ -1,4 +1,4 @@
-//! Asks where `order-requests` begins and ends, for recovery and for the lag. One client for the process, outside any group.
+//! Asks where the topics end: for recovery, for the lag, and for what is published for good. Two clients for the process, outside any group.
 
 use std::{
     collections::HashMap,
@@ -7,32 +7,39 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use events::Topics;
 use infra::{
     config::Connections,
-    kafka::{CALL_TIMEOUT, ClientLog, LogError, client_config},
+    kafka::{ClientLog, LogError, client_config, watermarks},
 };
-use rdkafka::{
-    config::FromClientConfigAndContext,
-    consumer::{BaseConsumer, Consumer},
-    error::KafkaError,
-};
+use rdkafka::{config::FromClientConfigAndContext, consumer::BaseConsumer, error::KafkaError};
 
 use crate::Service;
 
 pub(crate) struct Probe {
-    client: BaseConsumer<ClientLog>,
-    requests: String,
+    any: BaseConsumer<ClientLog>,
+    committed: BaseConsumer<ClientLog>,
+    topics: Topics,
 }
 
 impl Probe {
     pub(crate) fn new(connections: &Connections) -> Result<Self, KafkaError> {
-        let client = BaseConsumer::from_config_and_context(&client_config(connections), ClientLog)?;
-        Ok(Self { client, requests: connections.topics.requests.clone() })
+        let client = |isolation| {
+            let mut config = client_config(connections);
+            BaseConsumer::from_config_and_context(config.set("isolation.level", isolation), ClientLog)
+        };
+        let topics = connections.topics.clone();
+        Ok(Self { any: client("read_uncommitted")?, committed: client("read_committed")?, topics })
     }
 
     /// First offset still there, and offset of the next request. Blocks.
     pub(crate) fn requests(&self, partition: i32) -> Result<(i64, i64), LogError> {
-        Ok(self.client.fetch_watermarks(&self.requests, partition, CALL_TIMEOUT)?)
+        watermarks(&self.any, &self.topics.requests, partition)
+    }
+
+    /// Below this offset every event's transaction is decided for good. Blocks.
+    pub(crate) fn stable_events(&self, partition: i32) -> Result<i64, LogError> {
+        Ok(watermarks(&self.committed, &self.topics.events, partition)?.1)
     }
 }
 

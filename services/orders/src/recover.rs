@@ -28,8 +28,11 @@ use crate::{
 
 /// Pause between two looks at whether a foreign transaction is still open.
 const OPEN_TRANSACTION_POLL: Duration = Duration::from_millis(10);
-/// After this long, waiting for a foreign transaction is worth a word; the broker ends it after its writer's time-out.
-const OPEN_TRANSACTION_ALARM: Duration = Duration::from_secs(10);
+/// After this long, what is open is taken for abandoned: a commit of this partition's own id whose markers the broker left out when it
+/// died. Nobody but a marker of the same id ends that.
+const ABANDONED_AFTER: Duration = Duration::from_millis(500);
+/// Between two tries to close it; a foreign transaction stays open until its writer or its time-out ends it.
+const CLOSE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// What recovery does, once it knows where the partition stands.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,17 +109,19 @@ impl Lane {
 
     /// Waits until the partition's last stable offset is its end; `None`: told to end meanwhile.
     fn until_nothing_is_open(&self, log: &PartitionReader) -> Result<Option<Ends>, LaneError> {
-        let started = Instant::now();
-        let mut is_reported = false;
+        let mut close_at = Instant::now() + ABANDONED_AFTER;
         loop {
             self.attempt("recover");
             let ends = log.ends()?;
             if ends.stable == ends.high {
                 return Ok(Some(ends));
             }
-            if started.elapsed() > OPEN_TRANSACTION_ALARM && !is_reported {
-                is_reported = true;
-                tracing::warn!(stable = ends.stable, high = ends.high, "waiting for a transaction that somebody left open");
+            if Instant::now() >= close_at {
+                tracing::warn!(stable = ends.stable, high = ends.high, "a transaction was left open: closing it, if it is ours");
+                if let Some(producer) = &self.producer {
+                    producer.abort_abandoned()?;
+                }
+                close_at = Instant::now() + CLOSE_AGAIN_AFTER;
             }
             self.mailbox.pause(Some(OPEN_TRANSACTION_POLL));
             if self.mailbox.told() > Told::Work {

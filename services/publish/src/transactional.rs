@@ -12,7 +12,7 @@ use std::{
 
 use infra::{config::Connections, kafka, postgres::OutRecord};
 use rdkafka::{
-    ClientContext, Offset, TopicPartitionList,
+    ClientContext, Message, Offset, TopicPartitionList,
     config::{FromClientConfigAndContext, RDKafkaLogLevel},
     consumer::ConsumerGroupMetadata,
     error::{KafkaError, RDKafkaErrorCode},
@@ -47,8 +47,9 @@ pub enum TransactionError {
 ///
 /// After [`TransactionError::Fatal`] or [`TransactionError::Unknown`] every further call answers `Fatal`: only a new producer can go on.
 pub struct LaneProducer {
-    producer: ThreadedProducer<Failures>,
+    producer: ThreadedProducer<Reports>,
     requests: String,
+    events: String,
     partition: i32,
     transaction_timeout: Duration,
     is_finished: AtomicBool,
@@ -74,7 +75,7 @@ impl LaneProducer {
             .set("retry.backoff.max.ms", "50")
             .set("compression.type", "lz4")
             .set("message.max.bytes", kafka::MAX_DEAD_LETTER_BYTES.to_string());
-        let producer = ThreadedProducer::from_config_and_context(&config, Failures::default())
+        let producer = ThreadedProducer::from_config_and_context(&config, Reports::new(&connections.topics.events))
             .map_err(|e| TransactionError::Fatal(e.to_string()))?;
         let until = Instant::now() + START_LIMIT;
         retried(until, || producer.init_transactions(left(until)))
@@ -82,6 +83,7 @@ impl LaneProducer {
         Ok(Self {
             producer,
             requests: connections.topics.requests.clone(),
+            events: connections.topics.events.clone(),
             partition,
             transaction_timeout: timeout,
             is_finished: AtomicBool::new(false),
@@ -90,16 +92,50 @@ impl LaneProducer {
 
     /// Publishes the records and the group's offset (`next_offset` of `order-requests`) in one transaction. Takes at most five sixths of the
     /// transaction's time-out.
+    ///
+    /// Gives the offset after its last event (0 where it had none). Only once the partition's last stable offset has reached that, nothing can
+    /// take the transaction back: a coordinator acknowledges a commit before it writes the markers, and one that restarts while the
+    /// partition has no leader leaves them out for good ("likely deleted already").
     pub fn publish(
         &self,
         records: &[OutRecord],
         next_offset: i64,
         metadata: &ConsumerGroupMetadata,
-    ) -> Result<(), TransactionError> {
+    ) -> Result<i64, TransactionError> {
+        self.unless_finished(|| self.transaction(records, next_offset, metadata))
+    }
+
+    /// Closes what a commit whose markers were left out has left open on the lane's partition of `order-events`, as aborted: begins a
+    /// transaction, sends an empty record, aborts it. Waits for a commit of this id that is still under way. Changes nothing visible.
+    pub fn abort_abandoned(&self) -> Result<(), TransactionError> {
+        self.unless_finished(|| {
+            let began = Instant::now();
+            let (until, abort_until) = (began + self.transaction_timeout / 2, began + self.transaction_timeout * 5 / 6);
+            self.producer.context().forget();
+            self.producer.begin_transaction().map_err(|e| self.judge("begin", &e, abort_until))?;
+            let empty = OutRecord {
+                topic: self.events.clone(),
+                partition: self.partition,
+                request_offset: -1,
+                key: None,
+                payload: Vec::new(),
+                headers: Vec::new(),
+            };
+            let sent = self.send(&empty, until).and_then(|()| self.wait_until_acknowledged(until));
+            match sent {
+                Ok(()) => retried(abort_until, || self.producer.abort_transaction(left(abort_until)))
+                    .map_err(|e| TransactionError::Fatal(format!("abort: {e}"))),
+                Err(Failed::Call(what, error)) => Err(self.judge(what, &error, abort_until)),
+                Err(Failed::Here(reason)) => Err(self.abort(reason, abort_until)),
+            }
+        })
+    }
+
+    fn unless_finished<T>(&self, work: impl FnOnce() -> Result<T, TransactionError>) -> Result<T, TransactionError> {
         if self.is_finished.load(SeqCst) {
             return Err(TransactionError::Fatal("it was finished by an earlier error".to_owned()));
         }
-        let result = self.transaction(records, next_offset, metadata);
+        let result = work();
         if matches!(result, Err(TransactionError::Fatal(_) | TransactionError::Unknown(_))) {
             self.is_finished.store(true, SeqCst);
         }
@@ -111,7 +147,7 @@ impl LaneProducer {
         records: &[OutRecord],
         next_offset: i64,
         metadata: &ConsumerGroupMetadata,
-    ) -> Result<(), TransactionError> {
+    ) -> Result<i64, TransactionError> {
         let began = Instant::now();
         let until = began + self.transaction_timeout / 2;
         let abort_until = began + self.transaction_timeout * 5 / 6;
@@ -121,7 +157,8 @@ impl LaneProducer {
             Failed::Call(what, error) => self.judge(what, &error, abort_until),
             Failed::Here(reason) => self.abort(reason, abort_until),
         })?;
-        self.commit(until, abort_until)
+        self.commit(until, abort_until)?;
+        Ok(self.producer.context().end())
     }
 
     /// Everything up to the commit: after it, all records are in the log, undecided.
@@ -139,6 +176,10 @@ impl LaneProducer {
             .map_err(|e| Failed::Here(format!("offset {next_offset}: {e}")))?;
         retried(until, || self.producer.send_offsets_to_transaction(&offsets, metadata, left(until)))
             .map_err(|e| Failed::Call("send offsets", e))?;
+        self.wait_until_acknowledged(until)
+    }
+
+    fn wait_until_acknowledged(&self, until: Instant) -> Result<(), Failed> {
         // A commit that finds a record in flight waits 100 ms in the wrapper's own flush.
         while self.producer.in_flight_count() > 0 {
             if Instant::now() >= until {
@@ -243,26 +284,45 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).clamp(RETRY_PAUSE, CALL_LIMIT)
 }
 
-/// Records of the current transaction that were reported as failed.
-#[derive(Default)]
-struct Failures(Mutex<Option<(usize, String)>>);
+/// What was reported about the records of the current transaction.
+struct Reports {
+    events: String,
+    current: Mutex<Reported>,
+}
 
-impl Failures {
+#[derive(Default)]
+struct Reported {
+    failed: usize,
+    first_failure: String,
+    /// Offset after the last event.
+    end: i64,
+}
+
+impl Reports {
+    fn new(events: &str) -> Self {
+        Self { events: events.to_owned(), current: Mutex::default() }
+    }
+
     fn forget(&self) {
-        *self.lock() = None;
+        *self.lock() = Reported::default();
     }
 
     fn first(&self) -> Option<String> {
-        self.lock().as_ref().map(|(count, first)| format!("{count} records failed, the first with: {first}"))
+        let current = self.lock();
+        (current.failed > 0).then(|| format!("{} records failed, the first with: {}", current.failed, current.first_failure))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(usize, String)>> {
+    fn end(&self) -> i64 {
+        self.lock().end
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Reported> {
         // The value is whole at every moment, whatever a thread that panicked was doing.
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl ClientContext for Failures {
+impl ClientContext for Reports {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         kafka::log_line(level, facility, line);
     }
@@ -272,15 +332,19 @@ impl ClientContext for Failures {
     }
 }
 
-impl ProducerContext for Failures {
+impl ProducerContext for Reports {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): Self::DeliveryOpaque) {
-        if let Err((error, _)) = result {
-            let mut failures = self.lock();
-            match failures.as_mut() {
-                Some((count, _)) => *count += 1,
-                None => *failures = Some((1, error.to_string())),
+        let mut current = self.lock();
+        match result {
+            Ok(message) if message.topic() == self.events => current.end = current.end.max(message.offset() + 1),
+            Ok(_) => {}
+            Err((error, _)) => {
+                if current.failed == 0 {
+                    current.first_failure = error.to_string();
+                }
+                current.failed += 1;
             }
         }
     }

@@ -17,7 +17,7 @@ use rdkafka::{
     message::{BorrowedMessage, Headers},
 };
 
-pub use reader::PartitionReader;
+pub use reader::{PartitionReader, watermarks};
 pub use topics::{TopicPlan, TopicStep, apply_topics, check_topics, partition_count, plan_topics};
 
 use crate::config::Connections;

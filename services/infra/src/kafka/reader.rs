@@ -151,28 +151,7 @@ impl PartitionReader {
     }
 
     fn watermarks(&self, client: &BaseConsumer<ClientLog>) -> Result<(i64, i64), LogError> {
-        self.with_metadata(client, || client.fetch_watermarks(&self.topic, self.partition, CALL_TIMEOUT))
-    }
-
-    /// A client whose first look fell into a moment in which the partition had no leader goes on saying "unknown partition" from its cache until
-    /// the next refresh, half a minute later; so it is made to look again.
-    fn with_metadata<T>(&self, client: &BaseConsumer<ClientLog>, ask: impl Fn() -> Result<T, KafkaError>) -> Result<T, LogError> {
-        match ask() {
-            Err(error)
-                if matches!(
-                    error.rdkafka_error_code(),
-                    Some(
-                        RDKafkaErrorCode::UnknownPartition
-                            | RDKafkaErrorCode::UnknownTopic
-                            | RDKafkaErrorCode::LeaderNotAvailable
-                    )
-                ) =>
-            {
-                client.fetch_metadata(Some(&self.topic), CALL_TIMEOUT)?;
-                Ok(ask()?)
-            }
-            answer => Ok(answer?),
-        }
+        watermarks(client, &self.topic, self.partition)
     }
 
     fn at(&self, offset: i64) -> Result<TopicPartitionList, KafkaError> {
@@ -211,6 +190,32 @@ impl PartitionReader {
 
     fn out_of_range(&self, start: i64, end: i64, wanted: i64) -> LogError {
         LogError::OutOfRange { topic: self.topic.clone(), partition: self.partition, start, end, wanted }
+    }
+}
+
+/// First offset still there, and the end as the client's isolation level sees it: the last stable offset, or the high watermark. Blocks.
+pub fn watermarks(client: &BaseConsumer<ClientLog>, topic: &str, partition: i32) -> Result<(i64, i64), LogError> {
+    with_metadata(client, topic, || client.fetch_watermarks(topic, partition, CALL_TIMEOUT))
+}
+
+/// A client whose first look fell into a moment in which the partition had no leader goes on saying "unknown partition" from its cache until
+/// the next refresh, half a minute later; so it is made to look again.
+fn with_metadata<T>(
+    client: &BaseConsumer<ClientLog>,
+    topic: &str,
+    ask: impl Fn() -> Result<T, KafkaError>,
+) -> Result<T, LogError> {
+    match ask() {
+        Err(error)
+            if matches!(
+                error.rdkafka_error_code(),
+                Some(RDKafkaErrorCode::UnknownPartition | RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::LeaderNotAvailable)
+            ) =>
+        {
+            client.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
+            Ok(ask()?)
+        }
+        answer => Ok(answer?),
     }
 }
 

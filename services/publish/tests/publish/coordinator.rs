@@ -67,7 +67,7 @@ impl Mock {
             Err(TransactionError::Aborted(_)) => publish(3),
             result => result,
         };
-        (result, after)
+        (result.map(|_| ()), after.map(|_| ()))
     }
 }
 

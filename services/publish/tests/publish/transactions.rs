@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use infra::{
     config::Connections,
-    kafka::{Record, client_config},
+    kafka::{PartitionReader, Record, client_config},
 };
 use publish::{LaneProducer, OutRecord, TransactionError, group_generation};
 use rdkafka::{
@@ -187,4 +187,36 @@ fn a_frozen_broker_ends_a_transaction_in_time_and_nothing_appears_twice() {
     let consumer = member(&connections);
     producer.publish(&[event(&connections, "c")], 3, &metadata(&consumer)).expect("it commits");
     assert_eq!(published(&connections), [before, vec!["c".to_owned()]].concat());
+}
+
+#[test]
+fn a_batch_is_published_for_good_once_the_log_is_stable_behind_its_last_event() {
+    let connections = connections();
+    let consumer = member(&connections);
+    let producer = start(&connections);
+    let reader = PartitionReader::open(&connections, &connections.topics.events, 0).expect("a reader");
+    for text in ["a", "b"] {
+        let end = producer.publish(&[event(&connections, text)], 1, &metadata(&consumer)).expect("it commits");
+        testkit::wait_until(PATIENCE, "the marker", || reader.ends().expect("the broker answers").stable >= end);
+        // Behind it there is the marker, and nothing else.
+        assert_eq!(reader.ends().expect("the broker answers").high, end + 1);
+    }
+}
+
+#[test]
+fn closing_what_was_left_open_shows_nothing_and_leaves_nothing_open() {
+    let connections = connections();
+    let consumer = member(&connections);
+    let producer = start(&connections);
+    producer.publish(&[event(&connections, "a")], 1, &metadata(&consumer)).expect("it commits");
+    producer.abort_abandoned().expect("it aborts");
+    producer.abort_abandoned().expect("it aborts again");
+    producer.publish(&[event(&connections, "b")], 2, &metadata(&consumer)).expect("it commits");
+    let reader = PartitionReader::open(&connections, &connections.topics.events, 0).expect("a reader");
+    testkit::wait_until(PATIENCE, "the markers", || {
+        let ends = reader.ends().expect("the broker answers");
+        ends.stable == ends.high
+    });
+    assert_eq!(published(&connections), ["a", "b"]);
+    assert_eq!(committed(&connections, &consumer), Some(Offset::Offset(2)));
 }
