@@ -83,7 +83,8 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
 }
 
 fn shop(config: PurchaseConfig, servers: RealServers, tasks: TaskTracker, metrics: Metrics) -> Shop<RealServers> {
-    let unacknowledged = Unacknowledged::new(config.max_unacknowledged, config.unacknowledged_too_long);
+    let gauge = metrics.unacknowledged.clone();
+    let unacknowledged = Unacknowledged::new(config.max_unacknowledged, config.unacknowledged_too_long, gauge);
     let purchases = Purchases::new(servers, unacknowledged, config.ack_deadline, tasks.clone(), metrics);
     Shop {
         purchases: Arc::new(purchases),

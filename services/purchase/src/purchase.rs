@@ -74,7 +74,7 @@ pub(crate) enum Server {
 pub(crate) struct Purchases<S> {
     pub(crate) servers: S,
     pub(crate) vouchers: Vouchers,
-    pub(crate) unacknowledged: Unacknowledged,
+    pub(crate) unacknowledged: Arc<Unacknowledged>,
     acknowledged: Mutex<Generations<OrderId, ()>>,
     damage_told: Mutex<Option<Instant>>,
     ack_deadline: Duration,
@@ -86,7 +86,7 @@ impl<S: Servers> Purchases<S> {
     /// Work that outlives its call is tracked by `tasks`.
     pub(crate) fn new(
         servers: S,
-        unacknowledged: Unacknowledged,
+        unacknowledged: Arc<Unacknowledged>,
         ack_deadline: Duration,
         tasks: TaskTracker,
         metrics: Metrics,
@@ -204,9 +204,8 @@ impl<S: Servers> Purchases<S> {
     /// Goes on publishing, behind the answer, until there is an acknowledgement.
     fn publish_behind(self: &Arc<Self>, partition: i32, request: Request, sending: Option<Sending>, slot: Slot) {
         let this = Arc::clone(self);
+        let pending = self.unacknowledged.pending(slot);
         self.tasks.spawn(async move {
-            let _pending = this.unacknowledged.pending(slot);
-            this.metrics.unacknowledged.inc();
             let mut sending = sending.unwrap_or_else(|| this.servers.send(partition, &request));
             let mut pause = AGAIN_FIRST;
             while !matches!(sending.await, Delivery::Persisted { .. }) {
@@ -216,7 +215,7 @@ impl<S: Servers> Purchases<S> {
                 this.metrics.published_again.inc();
                 sending = this.servers.send(partition, &request);
             }
-            this.metrics.unacknowledged.dec();
+            drop(pending);
             if let Some(order) = request.body.order_id() {
                 this.remember(order);
             }

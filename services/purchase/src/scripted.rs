@@ -194,8 +194,8 @@ pub(crate) fn old_voucher() -> Voucher {
 
 /// Purchases on these servers, with short deadlines.
 pub(crate) fn purchases(servers: &Scripted) -> Arc<Purchases<Scripted>> {
-    let unacknowledged = Unacknowledged::new(10, Duration::from_secs(60));
     let metrics = Metrics::new(&mut Registry::default());
+    let unacknowledged = Unacknowledged::new(10, Duration::from_secs(60), metrics.unacknowledged.clone());
     Arc::new(Purchases::new(servers.clone(), unacknowledged, ACK_DEADLINE, TaskTracker::new(), metrics))
 }
 

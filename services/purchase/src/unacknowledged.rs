@@ -9,6 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The purchases without an acknowledgement.
@@ -16,6 +17,7 @@ pub(crate) struct Unacknowledged {
     slots: Arc<Semaphore>,
     too_long: Duration,
     pending: Mutex<Pending>,
+    gauge: Gauge,
 }
 
 /// Those whose buyers were told "pending", in the order in which they were.
@@ -31,15 +33,16 @@ pub(crate) struct Slot {
 }
 
 /// A purchase answered "pending"; dropped once it is acknowledged.
-pub(crate) struct PendingGuard<'a> {
-    owner: &'a Unacknowledged,
+pub(crate) struct PendingGuard {
+    owner: Arc<Unacknowledged>,
     number: u64,
     _slot: Slot,
 }
 
 impl Unacknowledged {
-    pub(crate) fn new(most: usize, too_long: Duration) -> Self {
-        Self { slots: Arc::new(Semaphore::new(most)), too_long, pending: Mutex::default() }
+    /// `gauge` shows how many buyers were told "pending" and are still without an acknowledgement.
+    pub(crate) fn new(most: usize, too_long: Duration, gauge: Gauge) -> Arc<Self> {
+        Arc::new(Self { slots: Arc::new(Semaphore::new(most)), too_long, pending: Mutex::default(), gauge })
     }
 
     /// A place for one more purchase, or why there must be none now.
@@ -54,12 +57,13 @@ impl Unacknowledged {
     }
 
     /// From now on this purchase's buyer believes that it is pending.
-    pub(crate) fn pending(&self, slot: Slot) -> PendingGuard<'_> {
+    pub(crate) fn pending(self: &Arc<Self>, slot: Slot) -> PendingGuard {
+        self.gauge.inc();
         let mut pending = self.pending.lock();
         let number = pending.next;
         pending.next += 1;
         pending.since.insert(number, Instant::now());
-        PendingGuard { owner: self, number, _slot: slot }
+        PendingGuard { owner: Arc::clone(self), number, _slot: slot }
     }
 
     /// How many buyers were told "pending" and are still without an acknowledgement.
@@ -75,8 +79,9 @@ impl Unacknowledged {
     }
 }
 
-impl Drop for PendingGuard<'_> {
+impl Drop for PendingGuard {
     fn drop(&mut self) {
+        self.owner.gauge.dec();
         self.owner.pending.lock().since.remove(&self.number);
     }
 }
@@ -87,7 +92,7 @@ mod tests {
 
     #[test]
     fn slots_are_bounded_and_come_back() {
-        let unacknowledged = Unacknowledged::new(2, Duration::from_secs(60));
+        let unacknowledged = Unacknowledged::new(2, Duration::from_secs(60), Gauge::default());
         let first = unacknowledged.admit().unwrap();
         let second = unacknowledged.admit().unwrap();
         assert!(unacknowledged.admit().is_err());
@@ -103,7 +108,7 @@ mod tests {
 
     #[test]
     fn one_that_waits_too_long_keeps_new_ones_out() {
-        let unacknowledged = Unacknowledged::new(9, Duration::ZERO);
+        let unacknowledged = Unacknowledged::new(9, Duration::ZERO, Gauge::default());
         let guard = unacknowledged.pending(unacknowledged.admit().unwrap());
         assert!(unacknowledged.trouble().is_some());
         assert!(unacknowledged.admit().is_err());
