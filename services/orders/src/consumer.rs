@@ -54,6 +54,8 @@ pub(crate) fn run(service: Arc<Service>, stop: &CancellationToken) -> anyhow::Re
         metadata: None,
         assignments: 0,
         leaving: None,
+        is_closing: false,
+        failed: None,
     };
     let outcome = consumer.work(stop);
     consumer.close();
@@ -73,6 +75,9 @@ struct Consumer {
     metadata: Option<Metadata>,
     assignments: u64,
     leaving: Option<Leaving>,
+    /// Records that still come are nobody's.
+    is_closing: bool,
+    failed: Option<String>,
 }
 
 /// Partitions whose lanes are finishing.
@@ -108,6 +113,9 @@ impl Consumer {
             wait = Duration::ZERO;
         }
         self.finish_leaving();
+        if let Some(problem) = self.failed.take() {
+            bail!(problem);
+        }
         let is_member = publish::group_generation(&self.consumer) != -1;
         if is_member {
             self.hand_over();
@@ -135,7 +143,7 @@ impl Consumer {
             Some(Ok(message)) => {
                 let partition = message.partition();
                 // Records of a partition that is being given up, or was, can still come out of the local queue.
-                let is_leaving = self.leaving.as_ref().is_some_and(|l| l.partitions.contains(&partition));
+                let is_leaving = self.is_closing || self.leaving.as_ref().is_some_and(|l| l.partitions.contains(&partition));
                 if let Some(assignment) = self.assigned.get_mut(&partition).filter(|_| !is_leaving) {
                     assignment.take(Record::of(&message));
                 }
@@ -199,8 +207,7 @@ impl Consumer {
     fn assign(&mut self, partitions: &[i32]) {
         let list = self.list(partitions, Offset::End);
         if let Err(error) = self.consumer.incremental_assign(&list) {
-            // The group takes it back; that comes as a rebalance, too.
-            tracing::error!(%error, ?partitions, "the assignment cannot be taken");
+            self.fail(format!("the assignment of {partitions:?} cannot be taken: {error}"));
             return;
         }
         // Nothing may be read before the lane knows from where.
@@ -212,7 +219,8 @@ impl Consumer {
             // The assignment of the others stands: they go on in this generation.
             self.share_metadata();
         } else if !partitions.is_empty() {
-            tracing::error!(?partitions, "assigned outside of any generation");
+            // Put out of the group before this was served: the loss of these partitions comes next.
+            tracing::warn!(?partitions, "assigned outside of any generation");
         }
         if !partitions.is_empty() {
             tracing::info!(?partitions, "assigned");
@@ -231,7 +239,7 @@ impl Consumer {
                 self.threads.push(thread);
                 self.assigned.insert(partition, Assignment::new(self.assignments, mailbox));
             }
-            Err(error) => tracing::error!(%error, partition, "the lane's thread cannot be started"),
+            Err(error) => self.fail(format!("the thread of lane {partition} cannot be started: {error}")),
         }
     }
 
@@ -288,10 +296,15 @@ impl Consumer {
         }
     }
 
-    fn unassign(&self, partitions: &[i32]) {
+    fn unassign(&mut self, partitions: &[i32]) {
         if let Err(error) = self.consumer.incremental_unassign(&self.list(partitions, Offset::Invalid)) {
-            tracing::error!(%error, ?partitions, "the partitions cannot be given up");
+            self.fail(format!("{partitions:?} cannot be given up: {error}"));
         }
+    }
+
+    /// From now on the group believes something else than this process does, and nothing would mend that: only a new start helps.
+    fn fail(&mut self, problem: String) {
+        self.failed.get_or_insert(problem);
     }
 
     fn hand_over(&mut self) {
@@ -367,6 +380,7 @@ impl Consumer {
     /// until it says that it is closed. Past the deadline the client is leaked, since dropping it would wait without limit.
     fn close(mut self) {
         let deadline = Instant::now() + self.service.config.shutdown_deadline;
+        self.is_closing = true;
         self.read_metadata();
         let leaving = self.leaving.take();
         let partitions: Vec<i32> = self.assigned.keys().copied().collect();

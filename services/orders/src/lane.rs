@@ -370,8 +370,12 @@ impl Lane {
                     if self.mailbox.told() > Told::Work {
                         return Ok(ControlFlow::Break(()));
                     }
+                    // Lanes that meet the same new id ask the registry one after the other, each with its own time limit.
+                    self.beat.end();
                     // On the service's runtime: the registry's client keeps connections that no lane's own runtime would drive.
-                    match self.service.handle.block_on(codec.learn(id)) {
+                    let learned = self.service.handle.block_on(codec.learn(id));
+                    self.beat.begin("decode");
+                    match learned {
                         Ok(()) => {}
                         Err(events::LearnError::NoSuchSchema(id)) => missing.push(id),
                         Err(error) => return Err(error.into()),
