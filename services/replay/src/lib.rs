@@ -3,11 +3,9 @@
 
 mod audit;
 mod error;
-mod fold;
 mod lag;
 mod walk;
 
 pub use audit::{Audit, AuditOptions, Difference, Kind, Verdict, VoucherCut, audit};
 pub use error::ReplayError;
-pub use fold::{Fold, fold};
 pub use lag::{Lag, PartitionLag, lag};

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use domain::Event;
+use domain::{Event, LoggedRequest};
 use events::{Codec, DecodeError, LearnError};
 use infra::{
     config::Connections,
@@ -31,8 +31,8 @@ pub(crate) struct EventWalk {
     pub(crate) partition: i32,
     topic: String,
     reader: PartitionReader,
-    codec: Codec,
-    runtime: Handle,
+    pub(crate) codec: Codec,
+    pub(crate) runtime: Handle,
 }
 
 impl EventWalk {
@@ -81,19 +81,49 @@ pub(crate) fn whole(reader: &PartitionReader, topic: &str, partition: i32) -> Re
     Ok(ends)
 }
 
-fn decode(codec: &Codec, runtime: &Handle, topic: &str, record: &Record) -> Result<Event, ReplayError> {
-    let unusable = |problem: String| ReplayError::Record {
-        topic: topic.to_owned(),
-        partition: record.partition,
-        offset: record.offset,
-        problem,
+/// Reads the requests of `reader` below `to`, in order, until `each` has had enough.
+pub(crate) fn requests(
+    reader: &mut PartitionReader,
+    (codec, runtime): (&Codec, &Handle),
+    topic: &str,
+    to: i64,
+    mut each: impl FnMut(Result<LoggedRequest, ReplayError>) -> ControlFlow<()>,
+) -> Result<(), ReplayError> {
+    let mut one = |record: Record| {
+        let request = understand(codec, runtime, || codec.decode_request(&record.payload));
+        let logged = |request: Result<_, String>| LoggedRequest {
+            partition: record.partition,
+            offset: record.offset,
+            appended_at: record.timestamp,
+            request: request.ok(),
+        };
+        each(request.map(logged).map_err(|problem| unusable(topic, &record, problem)))
     };
+    Ok(reader.read(0, to, &mut one)?)
+}
+
+fn decode(codec: &Codec, runtime: &Handle, topic: &str, record: &Record) -> Result<Event, ReplayError> {
+    let event = understand(codec, runtime, || codec.decode_event(&record.payload, record.partition));
+    event.and_then(|event| event).map_err(|problem| unusable(topic, record, problem))
+}
+
+fn unusable(topic: &str, record: &Record, problem: String) -> ReplayError {
+    ReplayError::Record { topic: topic.to_owned(), partition: record.partition, offset: record.offset, problem }
+}
+
+/// Decodes, looking unknown schemas up on the way. `Ok(Err(_))`: nobody can read this record, as a lane would find, too.
+fn understand<T>(
+    codec: &Codec,
+    runtime: &Handle,
+    decode: impl Fn() -> Result<T, DecodeError>,
+) -> Result<Result<T, String>, String> {
     let mut tries = LEARN_TRIES;
     loop {
-        let id = match codec.decode_event(&record.payload, record.partition) {
-            Ok(event) => return Ok(event),
+        let id = match decode() {
+            Ok(read) => return Ok(Ok(read)),
             Err(DecodeError::UnknownSchema(id)) => id,
-            Err(error) => return Err(unusable(error.to_string())),
+            Err(error @ DecodeError::Unreadable(_)) => return Ok(Err(error.to_string())),
+            Err(error) => return Err(error.to_string()),
         };
         match runtime.block_on(codec.learn(id)) {
             Ok(()) => {}
@@ -102,7 +132,8 @@ fn decode(codec: &Codec, runtime: &Handle, topic: &str, record: &Record) -> Resu
                 tries -= 1;
                 thread::sleep(LEARN_PAUSE);
             }
-            Err(error) => return Err(unusable(error.to_string())),
+            Err(error @ LearnError::NoSuchSchema(_)) => return Ok(Err(error.to_string())),
+            Err(error) => return Err(error.to_string()),
         }
     }
 }

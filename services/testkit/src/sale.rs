@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use domain::{EventBody, RequestBody, Terms, VoucherId};
+use domain::{EventBody, RequestBody, State, Terms, VoucherId};
 use infra::redis::{Gate, Store, VoucherInRedis};
 use jsonwebtoken::{EncodingKey, Header};
 use load::{Answer, Buyer, Plan, Report};
-use replay::{Audit, AuditOptions, Fold, Verdict};
+use replay::{Audit, AuditOptions, Verdict};
 
 use crate::{
     World, voucher_request,
@@ -108,14 +108,11 @@ impl World {
     }
 
     /// What the events of all partitions fold into.
-    pub fn fold(&self) -> Fold {
-        let (connections, codec, partitions) =
-            (self.connections().clone(), self.codec(), (0..self.partitions()).collect::<Vec<_>>());
-        let folded = async {
-            let runtime = tokio::runtime::Handle::current();
-            tokio::task::spawn_blocking(move || replay::fold(&connections, &codec, &runtime, &partitions)).await
-        };
-        block_on(folded).expect("folding does not panic").expect("the log can be folded")
+    pub fn fold(&self) -> State {
+        let mut state = State::default();
+        let events = (0..self.partitions()).flat_map(|partition| self.events(partition));
+        events.for_each(|(event, _)| state.evolve(&event));
+        state
     }
 
     pub fn audit(&self) -> Audit {

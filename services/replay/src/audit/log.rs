@@ -1,22 +1,32 @@
-//! One partition of the log up to the cut: what its events fold into, and whether each request has exactly one of them, in order.
+//! One partition of the log up to the cut: what its events fold into, and whether each request has exactly one of them, in order, and
+//! the one that the rules make of it.
 
 use std::{
     collections::{BTreeSet, HashMap},
     ops::{ControlFlow, Range},
+    sync::mpsc::sync_channel,
     thread,
     time::{Duration, Instant},
 };
 
-use domain::{Event, EventBody, RefusalReason, State, UserId, Voucher, VoucherId};
+use domain::{
+    Event, EventBody, LoggedRequest, RULES_VERSION, RefusalReason, RequestKind, State, UserId, Voucher, VoucherId, decide,
+};
 use events::Codec;
 use infra::{config::Connections, kafka::PartitionReader};
 use tokio::runtime::Handle;
 
-use super::verdict::{Findings, Kind};
+use super::{
+    postgres::changes,
+    verdict::{Findings, Kind},
+};
 use crate::{
     ReplayError,
-    walk::{EventWalk, whole},
+    walk::{self, EventWalk, whole},
 };
+
+/// Requests read ahead of their events.
+const AHEAD: usize = 1000;
 
 /// Pause between two looks for events that Postgres has and the log does not have yet.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -57,45 +67,61 @@ pub(super) struct Told {
     pub(super) undecided: i64,
     /// Offsets of requests that were refused as unreadable.
     pub(super) unreadable: BTreeSet<(i32, i64)>,
+    /// Vouchers refused here because they live on another partition, which only all partitions together can tell.
+    pub(super) elsewhere: Vec<(VoucherId, i64)>,
+    /// Events that other rules than ours decided.
+    other_rules: u64,
     pub(super) findings: Findings,
 }
 
-/// The offsets at which there are committed requests, in order. They hardly have gaps, so ranges are small whatever the log's length.
-#[derive(Debug, Default)]
-struct Offsets {
-    ranges: Vec<Range<i64>>,
-    /// Of the range in which the next one lies.
-    at: usize,
-    next: Option<i64>,
+/// The requests below the cut, in order, as their events come. Of those that have passed only the offsets stay; they hardly have gaps, so
+/// the ranges are few whatever the log's length.
+struct Requests<I> {
+    from: I,
+    next: Option<LoggedRequest>,
+    passed: Vec<Range<i64>>,
+    /// Why they could not be read to their end.
+    failed: Option<ReplayError>,
 }
 
-impl Offsets {
-    fn push(&mut self, offset: i64) {
-        match self.ranges.last_mut() {
-            Some(last) if last.end == offset => last.end += 1,
-            _ => self.ranges.push(offset..offset + 1),
+impl<I: Iterator<Item = Result<LoggedRequest, ReplayError>>> Requests<I> {
+    fn new(from: I) -> Self {
+        let mut requests = Self { from, next: None, passed: Vec::new(), failed: None };
+        requests.pass();
+        requests
+    }
+
+    fn offset(&self) -> Option<i64> {
+        self.next.as_ref().map(|request| request.offset)
+    }
+
+    /// Gives the next request and goes on to the one behind it.
+    fn pass(&mut self) -> Option<LoggedRequest> {
+        let passed = self.next.take();
+        if let Some(offset) = passed.as_ref().map(|request| request.offset) {
+            match self.passed.last_mut() {
+                Some(last) if last.end == offset => last.end += 1,
+                _ => self.passed.push(offset..offset + 1),
+            }
         }
-        self.next.get_or_insert(offset);
+        match self.from.next() {
+            Some(Ok(request)) => self.next = Some(request),
+            Some(Err(error)) => self.failed = Some(error),
+            None => {}
+        }
+        passed
     }
 
-    fn len(&self) -> u64 {
-        self.ranges.iter().map(|r| u64::try_from(r.end - r.start).unwrap_or(0)).sum()
+    fn has_passed(&self, offset: i64) -> bool {
+        let after = self.passed.partition_point(|r| r.end <= offset);
+        self.passed.get(after).is_some_and(|r| r.contains(&offset))
     }
 
-    fn contains(&self, offset: i64) -> bool {
-        let after = self.ranges.partition_point(|r| r.end <= offset);
-        self.ranges.get(after).is_some_and(|r| r.contains(&offset))
-    }
-
-    fn advance(&mut self) {
-        let Some(next) = self.next else { return };
-        let end = self.ranges.get(self.at).map_or(next, |r| r.end);
-        self.next = if next + 1 < end {
-            Some(next + 1)
-        } else {
-            self.at += 1;
-            self.ranges.get(self.at).map(|r| r.start)
-        };
+    /// How many there are in all.
+    fn count(mut self) -> Result<u64, ReplayError> {
+        while self.pass().is_some() {}
+        let count = self.passed.iter().map(|r| u64::try_from(r.end - r.start).unwrap_or(0)).sum();
+        self.failed.map_or(Ok(count), Err)
     }
 }
 
@@ -117,29 +143,23 @@ pub(super) fn told(connections: &Connections, mut opened: Opened, cut: &Cut<'_>)
         let what = format!("partition {partition}: the lane stands at {position}, beyond the end {} of {topic}", ends.high);
         told.findings.differs(Kind::Position, what);
     }
-    let mut requests = Offsets::default();
-    reader.read(0, position.min(ends.stable), &mut |record| {
-        requests.push(record.offset);
-        ControlFlow::Continue(())
-    })?;
-    told.requests = requests.len();
     told.undecided = (ends.high - position).max(0);
-    let started = Instant::now();
-    let (mut from, mut end) = (0, opened.published);
-    loop {
-        let early = Early { position, published: opened.published };
-        opened.events.events(from, end, |event, offset| told.take(cut, &early, &mut requests, event, offset))?;
-        from = end;
-        let Some(missing) = requests.next else { break };
-        if started.elapsed() > cut.patience {
-            told.findings.doubt(format!(
-                "partition {partition}: request {missing} is decided in Postgres, but its event is not in the log: is the orders service running?"
-            ));
-            break;
-        }
-        thread::sleep(LOOK_EVERY);
-        end = opened.events.whole()?.stable;
-    }
+    let (codec, runtime) = (opened.events.codec.clone(), opened.events.runtime.clone());
+    let to = position.min(ends.stable);
+    thread::scope(|scope| {
+        let (sender, requests) = sync_channel(AHEAD);
+        scope.spawn(move || {
+            let each = |request| match sender.send(request) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            };
+            if let Err(error) = walk::requests(&mut reader, (&codec, &runtime), topic, to, each) {
+                // Nobody listens any more where the events could not be read.
+                let _ = sender.send(Err(error));
+            }
+        });
+        told.walk(&mut opened, cut, position, Requests::new(requests.into_iter()))
+    })?;
     told.finish(cut);
     Ok(told)
 }
@@ -153,7 +173,46 @@ struct Early {
 }
 
 impl Told {
-    fn take(&mut self, cut: &Cut<'_>, early: &Early, requests: &mut Offsets, event: Event, offset: i64) {
+    /// Takes the events up to the one that answers the last request of the cut.
+    fn walk<I: Iterator<Item = Result<LoggedRequest, ReplayError>>>(
+        &mut self,
+        opened: &mut Opened,
+        cut: &Cut<'_>,
+        position: i64,
+        mut requests: Requests<I>,
+    ) -> Result<(), ReplayError> {
+        let partition = opened.events.partition;
+        let early = Early { position, published: opened.published };
+        let started = Instant::now();
+        let (mut from, mut end) = (0, opened.published);
+        loop {
+            opened.events.events(from, end, |event, offset| self.take(cut, &early, &mut requests, event, offset))?;
+            from = end;
+            let Some(missing) = requests.offset() else { break };
+            if started.elapsed() > cut.patience {
+                self.findings.doubt(format!(
+                    "partition {partition}: request {missing} is decided in Postgres, but its event is not in the log: is the orders service running?"
+                ));
+                break;
+            }
+            thread::sleep(LOOK_EVERY);
+            end = opened.events.whole()?.stable;
+        }
+        self.requests = requests.count()?;
+        if self.other_rules > 0 {
+            let what = format!(
+                "partition {partition}: {} events were decided by other rules than version {RULES_VERSION}, which alone can be checked here",
+                self.other_rules
+            );
+            self.findings.doubt(what);
+        }
+        Ok(())
+    }
+
+    fn take<I>(&mut self, cut: &Cut<'_>, early: &Early, requests: &mut Requests<I>, event: Event, offset: i64)
+    where
+        I: Iterator<Item = Result<LoggedRequest, ReplayError>>,
+    {
         let partition = event.partition;
         if event.request_offset >= early.position {
             if offset < early.published {
@@ -166,7 +225,9 @@ impl Told {
             return;
         }
         self.events += 1;
-        self.answer(partition, requests, &event, offset);
+        if let Some(request) = self.answer(partition, requests, &event, offset) {
+            self.judge(&request, &event, offset);
+        }
         if matches!(event.body, EventBody::RequestRefused { reason: RefusalReason::Unreadable, .. }) {
             self.unreadable.insert((partition, event.request_offset));
         }
@@ -182,23 +243,54 @@ impl Told {
         self.state.evolve(&event);
     }
 
-    /// Each event must answer the next request that has none yet.
-    fn answer(&mut self, partition: i32, requests: &mut Offsets, event: &Event, offset: i64) {
+    /// Each event must answer the next request that has none yet; gives that request.
+    fn answer<I>(&mut self, partition: i32, requests: &mut Requests<I>, event: &Event, offset: i64) -> Option<LoggedRequest>
+    where
+        I: Iterator<Item = Result<LoggedRequest, ReplayError>>,
+    {
         let answers = event.request_offset;
-        while let Some(skipped) = requests.next.filter(|next| *next < answers) {
+        while let Some(skipped) = requests.offset().filter(|next| *next < answers) {
             let what =
                 format!("partition {partition}: request {skipped} has no event (event {offset} answers request {answers})");
             self.findings.differs(Kind::RequestUnanswered, what);
-            requests.advance();
+            requests.pass();
         }
-        if requests.next == Some(answers) {
-            requests.advance();
-        } else if requests.contains(answers) {
+        if requests.offset() == Some(answers) {
+            return requests.pass();
+        }
+        if requests.has_passed(answers) {
             let what = format!("partition {partition}: event {offset} answers request {answers} again");
             self.findings.differs(Kind::EventRepeated, what);
         } else {
             let what = format!("partition {partition}: event {offset} answers offset {answers}, where there is no request");
             self.findings.differs(Kind::EventUnfounded, what);
+        }
+        None
+    }
+
+    /// Whether the event is about this very request, and what the rules make of it in the state that the log has led to.
+    fn judge(&mut self, request: &LoggedRequest, event: &Event, offset: i64) {
+        let place = format!("partition {}: event {offset}", request.partition);
+        let asked = request.request.as_ref().map(|r| r.id).unwrap_or_default();
+        if event.request_id != asked {
+            let what = format!(
+                "{place} answers request {} at offset {}, where there is request {asked}",
+                event.request_id, request.offset
+            );
+            return self.findings.differs(Kind::RequestReplaced, what);
+        }
+        if event.rules_version != RULES_VERSION {
+            self.other_rules += 1;
+            return;
+        }
+        let mut expected = decide(&self.state, request);
+        if let Some(voucher) = refused_for_another_partition(event).filter(|v| !self.state.vouchers.contains_key(*v)) {
+            self.elsewhere.push((voucher.clone(), offset));
+            expected = Event { voucher_seq: 0, remaining: 0, held: 0, body: event.body.clone(), ..expected };
+        }
+        if expected != *event {
+            let what = format!("{place}: {}", changes(event, &expected, "by the rules"));
+            self.findings.differs(Kind::Decision, what);
         }
     }
 
@@ -224,40 +316,55 @@ impl Told {
     }
 }
 
+/// The voucher of a publication that was refused because the voucher lives elsewhere.
+fn refused_for_another_partition(event: &Event) -> Option<&VoucherId> {
+    let refused = matches!(
+        event.body,
+        EventBody::RequestRefused { kind: RequestKind::VoucherPublished, reason: RefusalReason::AlreadyPublished, .. }
+    );
+    event.voucher_id.as_ref().filter(|_| refused && event.voucher_seq == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn offsets(of: impl IntoIterator<Item = i64>) -> Offsets {
-        let mut offsets = Offsets::default();
-        of.into_iter().for_each(|o| offsets.push(o));
-        offsets
+    fn unreadable(offset: i64) -> LoggedRequest {
+        LoggedRequest { partition: 0, offset, appended_at: domain::Timestamp(0), request: None }
+    }
+
+    fn requests(offsets: &[i64]) -> Requests<impl Iterator<Item = Result<LoggedRequest, ReplayError>>> {
+        Requests::new(offsets.iter().map(|offset| Ok(unreadable(*offset))).collect::<Vec<_>>().into_iter())
     }
 
     #[test]
-    fn offsets_with_gaps_are_walked_in_order() {
-        let mut requests = offsets([0, 1, 2, 5, 6, 9]);
-        assert_eq!((requests.len(), requests.ranges.len()), (6, 3));
-        let mut walked = Vec::new();
-        while let Some(next) = requests.next {
-            walked.push(next);
-            requests.advance();
+    fn offsets_with_gaps_are_passed_in_order() {
+        let offsets = [0, 1, 2, 5, 6, 9];
+        let mut requests = requests(&offsets);
+        let mut passed = Vec::new();
+        while let Some(request) = requests.pass() {
+            passed.push(request.offset);
         }
-        assert_eq!(walked, [0, 1, 2, 5, 6, 9]);
-        assert!(requests.contains(5) && !requests.contains(4) && !requests.contains(10));
+        assert_eq!((passed, requests.passed.len()), (offsets.to_vec(), 3));
+        assert!(requests.has_passed(5) && !requests.has_passed(4) && !requests.has_passed(10));
+        assert_eq!(requests.count().unwrap(), 6);
+    }
+
+    #[test]
+    fn requests_that_cannot_be_read_to_their_end_are_not_counted() {
+        let broken = [Ok(unreadable(0)), Err(ReplayError::Thread)];
+        assert!(matches!(Requests::new(broken.into_iter()).count(), Err(ReplayError::Thread)));
     }
 
     fn refusal_of(request_offset: i64) -> Event {
-        let request =
-            domain::LoggedRequest { partition: 0, offset: request_offset, appended_at: domain::Timestamp(0), request: None };
-        domain::decide(&State::default(), &request)
+        decide(&State::default(), &unreadable(request_offset))
     }
 
     fn found(answered: &[i64]) -> Vec<Kind> {
         let mut told = Told::default();
-        let mut requests = offsets([0, 1, 3]);
+        let mut requests = requests(&[0, 1, 3]);
         for (offset, request) in answered.iter().enumerate() {
-            told.answer(0, &mut requests, &refusal_of(*request), i64::try_from(offset).unwrap());
+            let _ = told.answer(0, &mut requests, &refusal_of(*request), i64::try_from(offset).unwrap());
         }
         match told.findings.verdict() {
             super::super::Verdict::Different { first, .. } => first.into_iter().map(|d| d.kind).collect(),

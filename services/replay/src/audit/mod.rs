@@ -11,7 +11,7 @@ mod redis;
 mod verdict;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     ops::ControlFlow,
     time::{Duration, Instant},
 };
@@ -21,7 +21,7 @@ use events::{Codec, dead_letter};
 use infra::{
     config::Connections,
     kafka::{PartitionReader, partition_count},
-    redis::Store,
+    redis::{Store, StoreError},
 };
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -33,10 +33,16 @@ use self::{
     redis::View,
     verdict::Findings,
 };
-use crate::{ReplayError, fold::merge_states, walk::on_threads};
+use crate::{ReplayError, walk::on_threads};
 
 /// Pause between two looks for a voucher that Redis does not have.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Redis keeps a voucher at least so long after its end: an hour is the shortest time after which anybody archives it.
+const KEPT_MS: i64 = 3_600_000;
+
+/// What the sweeper adds to the delivery time-out for clocks that differ, where nobody says otherwise.
+const SWEEP_MARGIN: Duration = Duration::from_secs(5);
 
 /// How an audit is made.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +129,8 @@ async fn look(
     let store = Store::connect(&connections.redis).await?;
     let client = infra::postgres::connect(connections).await?;
 
-    let views = read_redis(&store, &client).await?;
+    let in_redis = store.voucher_ids().await?;
+    let (views, damaged) = read_redis(&store, &client, findings).await?;
     let (for_log, for_events, partitions) = (connections.clone(), codec.clone(), audit.partitions);
     let opened =
         blocking(move || on_threads((0..partitions).collect(), |p| log::open(&for_log, &for_events, &runtime, p))).await?;
@@ -139,14 +146,21 @@ async fn look(
     .await?;
 
     let (mut state, mut at_redis, mut unreadable) = (State::default(), HashMap::new(), BTreeSet::new());
-    for part in parts {
+    let (mut undecided, mut elsewhere) = (HashMap::new(), Vec::new());
+    for (partition, part) in (0..).zip(parts) {
         audit.requests += part.requests;
         audit.events += part.events;
         audit.undecided += part.undecided;
-        merge_states(&mut state, part.state);
+        undecided.insert(partition, part.undecided);
+        elsewhere.extend(part.elsewhere.into_iter().map(|(voucher, offset)| (partition, voucher, offset)));
+        merge(&mut state, part.state, findings);
         at_redis.extend(part.at_redis);
         unreadable.extend(part.unreadable);
         findings.add(part.findings);
+    }
+    for (partition, voucher, offset) in elsewhere.iter().filter(|(_, voucher, _)| !state.vouchers.contains_key(voucher)) {
+        let what = format!("partition {partition}: event {offset} refuses voucher {voucher}, which is opened nowhere");
+        findings.differs(Kind::VoucherPlace, what);
     }
     for breach in conservation::breaches(&state) {
         findings.differs(Kind::Conservation, breach.to_string());
@@ -155,8 +169,16 @@ async fn look(
     for (id, view) in &views {
         redis::compare(id, view, at_redis.get(id), findings);
         audit.in_flight += view.holders.as_ref().map_or(0, |h| h.in_flight as u64);
+        let at_rest = snapshot.vouchers.get(id).is_some_and(|row| row.seq == view.voucher.seq);
+        if at_rest && undecided.get(&view.voucher.partition) == Some(&0) {
+            stale(id, view, connections.delivery_timeout + SWEEP_MARGIN + options.patience, findings);
+        }
     }
-    missing_in_redis(&store, &snapshot.vouchers, &views, options.patience, findings).await?;
+    for id in in_redis.iter().filter(|id| !state.vouchers.contains_key(*id)) {
+        findings.differs(Kind::RedisUnknown, format!("voucher {id} is in Redis, but the log has not opened it"));
+    }
+    let gone = snapshot.vouchers.values().filter(|v| !views.contains_key(&v.id) && !damaged.contains(&v.id));
+    missing_in_redis(&store, gone, options.patience, findings).await?;
     audit.vouchers = cut_of(&state, &views);
     postgres::compare_vouchers(&snapshot.vouchers, &state, findings);
     audit.order_rows = postgres::compare_orders(&client, state, findings).await?;
@@ -167,43 +189,81 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ReplayErro
     tokio::task::spawn_blocking(work).await.map_err(|_| ReplayError::Thread)?
 }
 
-/// Reads in Redis the vouchers that Postgres knows now.
-async fn read_redis(store: &Store, client: &tokio_postgres::Client) -> Result<HashMap<VoucherId, View>, ReplayError> {
-    let mut views = HashMap::new();
+/// Joins the states of different partitions, which share no voucher.
+fn merge(into: &mut State, from: State, findings: &mut Findings) {
+    for id in from.vouchers.keys().filter(|id| into.vouchers.contains_key(*id)) {
+        findings.differs(Kind::VoucherPlace, format!("voucher {id} was opened on two partitions"));
+    }
+    into.vouchers.extend(from.vouchers);
+    into.orders.extend(from.orders);
+    into.held.extend(from.held);
+    into.payments.extend(from.payments);
+}
+
+/// Reads in Redis the vouchers that Postgres knows now. Second: those that cannot be read.
+async fn read_redis(
+    store: &Store,
+    client: &tokio_postgres::Client,
+    findings: &mut Findings,
+) -> Result<(HashMap<VoucherId, View>, HashSet<VoucherId>), ReplayError> {
+    let (mut views, mut damaged) = (HashMap::new(), HashSet::new());
     for row in client.query("SELECT voucher_id FROM vouchers", &[]).await? {
         // A row whose id makes no sense is found, and named, when the snapshot is read.
         let Ok(id) = VoucherId::parse(row.try_get(0)?) else { continue };
-        if let Some(view) = redis::view(store, &id).await? {
-            views.insert(id, view);
+        match redis::view(store, &id).await {
+            Ok(Some(view)) => drop(views.insert(id, view)),
+            Ok(None) => {}
+            Err(ReplayError::Store(error @ StoreError::Damaged { .. })) => {
+                findings.differs(Kind::RedisDamaged, error.to_string());
+                damaged.insert(id);
+            }
+            Err(error) => return Err(error),
         }
     }
-    Ok(views)
+    Ok((views, damaged))
+}
+
+/// A reservation that outlives `limit` while nothing is undecided and Redis is settled has no request, and the sweeper has not seen it.
+fn stale(id: &VoucherId, view: &View, limit: Duration, findings: &mut Findings) {
+    let oldest = view.holders.as_ref().and_then(|holders| holders.oldest_ms).and_then(|ms| u64::try_from(ms).ok());
+    if let Some(age) = oldest.map(Duration::from_millis).filter(|age| *age > limit) {
+        let what =
+            format!("voucher {id}: a stale reservation, {} s old, was not published: is compensation running?", age.as_secs());
+        findings.differs(Kind::StaleReservation, what);
+    }
 }
 
 /// A voucher that Postgres has and Redis has not is being put back by compensation, or its sale is over and it was archived; else Redis
 /// has lost it.
 async fn missing_in_redis(
     store: &Store,
-    rows: &HashMap<VoucherId, domain::Voucher>,
-    views: &HashMap<VoucherId, View>,
+    gone: impl Iterator<Item = &domain::Voucher>,
     patience: Duration,
     findings: &mut Findings,
 ) -> Result<(), ReplayError> {
     let deadline = Instant::now() + patience;
     let now: Timestamp = store.now().await?;
-    for voucher in rows.values().filter(|v| !views.contains_key(&v.id) && v.terms.ends_at > now) {
-        let mut there = store.voucher(&voucher.id).await?.is_some();
+    for voucher in gone.filter(|v| v.terms.ends_at.plus(KEPT_MS) > now) {
+        let mut there = is_there(store, &voucher.id).await?;
         while !there && Instant::now() < deadline {
             tokio::time::sleep(LOOK_EVERY).await;
-            there = store.voucher(&voucher.id).await?.is_some();
+            there = is_there(store, &voucher.id).await?;
         }
         if there {
             findings.doubt(format!("voucher {} came into Redis only while the audit was made: make it again", voucher.id));
         } else {
-            findings.differs(Kind::RedisMissing, format!("voucher {} is on sale, but Redis does not have it", voucher.id));
+            findings.differs(Kind::RedisMissing, format!("Redis does not have voucher {}", voucher.id));
         }
     }
     Ok(())
+}
+
+async fn is_there(store: &Store, id: &VoucherId) -> Result<bool, ReplayError> {
+    match store.voucher(id).await {
+        Ok(found) => Ok(found.is_some()),
+        Err(StoreError::Damaged { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Each request refused as unreadable must have its dead letter, and each dead letter of a decided request its refusal. Gives the number

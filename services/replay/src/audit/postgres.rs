@@ -44,7 +44,7 @@ pub(super) fn compare_vouchers(rows: &HashMap<VoucherId, Voucher>, state: &State
         match rows.get(id) {
             None => findings.differs(Kind::VoucherRow, format!("voucher {id} has no row")),
             Some(row) if row != expected => {
-                findings.differs(Kind::VoucherRow, format!("voucher {id}: {}", changes(row, expected)));
+                findings.differs(Kind::VoucherRow, format!("voucher {id}: {}", changes(row, expected, "by the log")));
             }
             Some(_) => {}
         }
@@ -73,7 +73,8 @@ pub(super) async fn compare_orders(client: &Client, mut state: State, findings: 
         match state.orders.remove(&found.id) {
             None => findings.differs(Kind::OrderRowExtra, format!("order {} has a row, but no event", found.id)),
             Some(expected) if expected != found => {
-                findings.differs(Kind::OrderRowChanged, format!("order {}: {}", found.id, changes(&found, &expected)));
+                findings
+                    .differs(Kind::OrderRowChanged, format!("order {}: {}", found.id, changes(&found, &expected, "by the log")));
             }
             Some(_) => {}
         }
@@ -85,14 +86,13 @@ pub(super) async fn compare_orders(client: &Client, mut state: State, findings: 
 }
 
 /// The fields that differ: `quantity is 2, by the log 1`.
-fn changes<T: Serialize>(row: &T, expected: &T) -> String {
+pub(super) fn changes<T: Serialize>(row: &T, expected: &T, by: &str) -> String {
     let fields = |value| match serde_json::to_value(value) {
         Ok(Value::Object(fields)) => fields,
         _ => serde_json::Map::new(),
     };
     let (row, expected) = (fields(row), fields(expected));
     let differing = row.iter().filter(|(name, value)| expected.get(*name) != Some(*value));
-    let told =
-        differing.map(|(name, value)| format!("{name} is {value}, by the log {}", expected.get(name).unwrap_or(&Value::Null)));
+    let told = differing.map(|(name, value)| format!("{name} is {value}, {by} {}", expected.get(name).unwrap_or(&Value::Null)));
     told.collect::<Vec<_>>().join("; ")
 }

@@ -17,6 +17,12 @@ pub enum Kind {
     EventRepeated,
     /// An event answers an offset at which there is no request.
     EventUnfounded,
+    /// The request at the offset an event answers is another one than the event says.
+    RequestReplaced,
+    /// An event is not what the rules make of its request.
+    Decision,
+    /// A voucher was opened on two partitions, or refused as opened elsewhere and is not.
+    VoucherPlace,
     /// A voucher's events are not numbered 1, 2, 3, ...
     VoucherSeqGap,
     /// The log itself breaks conservation.
@@ -29,14 +35,20 @@ pub enum Kind {
     OrderRowChanged,
     OrderRowMissing,
     OrderRowExtra,
-    /// Redis does not have a voucher that is on sale.
+    /// Redis does not have a voucher that it must not have forgotten yet.
     RedisMissing,
+    /// Redis has a voucher that the log has not opened.
+    RedisUnknown,
+    /// A voucher's keys in Redis have a content that nobody writes.
+    RedisDamaged,
     /// Redis was found wrong twice and does not sell the voucher.
     RedisFrozen,
     /// Redis' numbers or terms differ from the log at the same `voucher_seq`.
     RedisVoucher,
     RedisReserved,
     RedisHeld,
+    /// A reservation is older than any request in flight, and nobody has published it.
+    StaleReservation,
     DeadLetter,
 }
 

@@ -10,7 +10,8 @@ mod window;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use testkit::{Service, World};
+use devstack::{Server, redis};
+use testkit::{Service, World, WorldBuilder};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -21,6 +22,8 @@ struct Shop {
     compensation: Service,
     orders: Service,
     world: World,
+    /// Its own: whatever else a shared one holds would be in it without being in the log.
+    redis: Server,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -29,19 +32,20 @@ const QUICK_SWEEPER: [(&str, &str); 1] = [("DOORBUSTER_COMPENSATION_SWEEP_MARGIN
 
 impl Shop {
     fn new() -> Self {
-        Self::with(|| World::builder().build(), &[])
+        Self::on(WorldBuilder::build, &[])
     }
 
-    /// `more`: variables for all services.
-    fn with(world: impl FnOnce() -> World, more: &[(&str, &str)]) -> Self {
+    /// `world`: makes the world; `more`: variables for all services.
+    fn on(world: impl FnOnce(WorldBuilder) -> World, more: &[(&str, &str)]) -> Self {
         // A test that failed has poisoned it, and tells that by itself.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let world = world();
+        let redis = redis::start(redis::RedisOptions::default()).unwrap();
+        let world = world(World::builder().redis(redis.endpoint()));
         let more = [&QUICK_SWEEPER[..], more].concat();
         let [orders, compensation, purchase] =
             ["orders", "compensation", "purchase"].map(|name| world.launch_service(name, name, &more));
         [&orders, &compensation, &purchase].into_iter().for_each(Service::wait_ready);
-        Self { purchase, compensation, orders, world, _alone: alone }
+        Self { purchase, compensation, orders, world, redis, _alone: alone }
     }
 
     /// Puts a voucher of so many units, one a user, on sale.

@@ -6,9 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use devstack::redis::{self, RedisOptions};
 use infra::redis::Gate;
-use testkit::{World, buy, buy_again, buyers, get, plan, sale, wait_until};
+use testkit::{buy, buy_again, buyers, get, plan, sale, wait_until};
 
 use crate::{Shop, names};
 
@@ -25,8 +24,7 @@ fn flush_all(url: &str) {
 
 #[test]
 fn nothing_is_oversold_and_the_sale_goes_on_within_seconds_when_redis_is_emptied() {
-    let own = redis::start(RedisOptions::default()).unwrap();
-    let shop = Shop::with(|| World::builder().redis(own.endpoint()).build(), &[]);
+    let shop = Shop::new();
     let units = 200;
     let voucher = shop.open(units);
     let plan = load::Plan { retries: 12, ..plan(shop.url(), &voucher, Duration::from_secs(8)) };
@@ -36,7 +34,7 @@ fn nothing_is_oversold_and_the_sale_goes_on_within_seconds_when_redis_is_emptied
     });
     let restarts = || [&shop.orders, &shop.compensation, &shop.purchase].map(|s| s.process.restarts());
     let before = restarts();
-    flush_all(own.endpoint());
+    flush_all(shop.redis.endpoint());
     let emptied = Instant::now();
     wait_until(SECONDS, "the voucher to be on sale again", || {
         shop.world.in_redis(&voucher).is_some_and(|v| v.gate == Gate::Ready && v.seq > 1)
@@ -68,14 +66,13 @@ fn nothing_is_oversold_and_the_sale_goes_on_within_seconds_when_redis_is_emptied
 /// orders again under another key, which Redis cannot know any more.
 #[test]
 fn units_offered_twice_are_sold_once_and_the_others_are_told() {
-    let own = redis::start(RedisOptions::default()).unwrap();
-    let shop = Shop::with(|| World::builder().redis(own.endpoint()).build(), &[]);
+    let shop = Shop::new();
     let voucher = shop.open(20);
     shop.orders.process.pause().unwrap();
     let bought: Vec<_> = (0..20).map(|i| buy(&shop.url(), &voucher, &format!("first-{i}"))).collect();
     assert!(bought.iter().all(load::Answer::is_accepted), "{bought:?}");
     assert_eq!(buy(&shop.url(), &voucher, "second-0").kind, "sold_out");
-    flush_all(own.endpoint());
+    flush_all(shop.redis.endpoint());
     wait_until(SECONDS, "the voucher to be on sale again", || {
         shop.world.in_redis(&voucher).is_some_and(|v| v.gate == Gate::Ready)
     });

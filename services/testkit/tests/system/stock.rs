@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{CancelledBy, OrderId, RequestBody};
 use load::Answer;
-use testkit::{World, buy, buyers, plan, sale, voucher_request, wait_until};
+use testkit::{WorldBuilder, buy, buyers, plan, sale, voucher_request, wait_until};
 
 use crate::{Shop, names};
 
@@ -36,7 +36,7 @@ fn stock_stays_as_it_is_when_purchase_processes_start() {
 fn one_user_who_hammers_takes_one_unit_and_returned_units_are_sold_on_every_instance() {
     // The bound on hammering lies before the gate; here the gate itself is asked.
     let unbounded = [("DOORBUSTER_PURCHASE_USER_RATE", "1000000"), ("DOORBUSTER_PURCHASE_USER_BURST", "1000000")];
-    let shop = Shop::with(World::new, &unbounded);
+    let shop = Shop::on(WorldBuilder::build, &unbounded);
     let voucher = shop.open(10);
     let hammer = load::Plan { retries: 2, ..plan(shop.url(), &voucher, Duration::ZERO) };
     let report = sale(hammer, buyers((0..500).map(|_| "a".to_owned()))).join().unwrap();

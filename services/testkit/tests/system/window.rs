@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use devstack::redis::{self, RedisOptions};
 use domain::{Timestamp, VoucherId};
-use testkit::{World, buy, wait_until};
+use testkit::{WorldBuilder, buy, wait_until};
 
 use crate::Shop;
 
@@ -12,15 +11,15 @@ use crate::Shop;
 const OPEN_MS: i64 = 6_000;
 
 fn in_time_zone(zone: &'static str) {
-    let world = || {
-        let world = World::new();
+    let world = |builder: WorldBuilder| {
+        let world = builder.build();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let database = world.connections().postgres.rsplit('/').next().unwrap().to_owned();
         let set = format!("ALTER DATABASE {database} SET timezone = '{zone}'");
         runtime.block_on(async { world.postgres().await.batch_execute(&set).await }).unwrap();
         world
     };
-    let shop = Shop::with(world, &[("TZ", zone)]);
+    let shop = Shop::on(world, &[("TZ", zone)]);
     let voucher = shop.world.voucher_id();
     let mut terms = shop.world.terms(5, 1, 0);
     let now = terms.begins_at.plus(60_000);
@@ -40,7 +39,7 @@ fn in_time_zone(zone: &'static str) {
 
     // One clock judged the window, to the millisecond: that of Redis.
     let within = |at: Timestamp| begins_at <= at && at < ends_at;
-    let orders = shop.world.fold().state.orders;
+    let orders = shop.world.fold().orders;
     assert!(orders.len() >= 2 && orders.values().all(|order| within(order.requested_at)), "{orders:?}");
     assert!(orders.values().all(|order| order.status.is_live()), "what the gate let through in time is confirmed: {orders:?}");
 }
@@ -60,8 +59,7 @@ fn a_sale_opens_and_ends_on_time_where_summer_time_exists() {
 /// F03: ids are text, never numbers.
 #[test]
 fn ids_that_look_like_large_numbers_stay_apart_and_keep_every_digit() {
-    let own = redis::start(RedisOptions::default()).unwrap();
-    let shop = Shop::with(|| World::builder().redis(own.endpoint()).build(), &[]);
+    let shop = Shop::new();
     let voucher = VoucherId::parse("1234567890123456789").unwrap();
     let users = [
         "9007199254740992",
@@ -81,7 +79,7 @@ fn ids_that_look_like_large_numbers_stay_apart_and_keep_every_digit() {
     }
     shop.world.wait_settled(&[&voucher]);
     shop.world.assert_audit();
-    let mut found: Vec<String> = shop.world.fold().state.orders.values().map(|o| o.user_id.to_string()).collect();
+    let mut found: Vec<String> = shop.world.fold().orders.values().map(|o| o.user_id.to_string()).collect();
     let mut wanted = users.map(str::to_owned).to_vec();
     found.sort();
     wanted.sort();
