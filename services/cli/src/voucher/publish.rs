@@ -13,7 +13,7 @@ a partition of its own.
 Examples:
   doorbuster voucher publish tv --title 'TV for 1 EUR' --units 5000 --price 100 --ends +1h
   doorbuster voucher publish tv --title 'TV for 1 EUR' --units 5000 --price 100 --begins 2026-11-27T09:00:00+01:00 \\
-      --ends 2026-11-27T10:00:00+01:00 --per-user 2 --payment-window 15m --apply";
+      --ends 2026-11-27T10:00:00+01:00 --per-user 2 --apply";
 
 /// Put a voucher on sale
 #[derive(clap::Args)]
@@ -42,9 +42,6 @@ pub(crate) struct Args {
     /// ISO 4217 code of the price's currency
     #[arg(long, default_value = "EUR")]
     currency: String,
-    /// How long a confirmed order may stay unpaid; without: for ever
-    #[arg(long, value_parser = time::parse_millis)]
-    payment_window: Option<i64>,
     /// The partition it lives in, instead of the computed one
     #[arg(long)]
     partition: Option<i32>,
@@ -64,7 +61,8 @@ pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
         begins_at: args.begins,
         ends_at: args.ends,
         price: Money::new(args.price, &args.currency),
-        payment_window_ms: args.payment_window,
+        // Nobody appends PaymentWindowElapsed yet, so a window would promise what does not happen.
+        payment_window_ms: None,
         partition,
     };
     let plan = format!(
