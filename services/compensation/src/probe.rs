@@ -6,13 +6,9 @@ use domain::Timestamp;
 use events::Topics;
 use infra::{
     config::Connections,
-    kafka::{CALL_TIMEOUT, ClientLog, LogError, client_config},
+    kafka::{ClientLog, LogError, client_config, offset_at, watermarks},
 };
-use rdkafka::{
-    Offset, TopicPartitionList,
-    consumer::{BaseConsumer, Consumer},
-    error::KafkaError,
-};
+use rdkafka::{consumer::BaseConsumer, error::KafkaError};
 
 /// A client that reads no records.
 #[derive(Clone)]
@@ -29,39 +25,29 @@ impl Probe {
 
     /// Offset of the next request of this partition. (Requests are not transactional, so that all isolation levels see the same end.)
     pub(crate) async fn requests_end(&self, partition: i32) -> Result<i64, LogError> {
-        self.ask(move |client, topics| Ok(client.fetch_watermarks(&topics.requests, partition, CALL_TIMEOUT)?.1)).await
+        self.ask(move |client, topics| Ok(watermarks(client, &topics.requests, partition)?.1)).await
     }
 
     /// The last stable offset of this partition's events: everything below is committed or aborted.
     pub(crate) async fn events_end(&self, partition: i32) -> Result<i64, LogError> {
-        self.ask(move |client, topics| Ok(client.fetch_watermarks(&topics.events, partition, CALL_TIMEOUT)?.1)).await
+        self.ask(move |client, topics| Ok(watermarks(client, &topics.events, partition)?.1)).await
     }
 
     /// Offset of the first request that the broker's clock put after `at`; where there is none yet, the log's end as read after asking.
     pub(crate) async fn first_request_after(&self, partition: i32, at: Timestamp) -> Result<i64, LogError> {
-        let found = self
-            .ask(move |client, topics| {
-                let topic = &topics.requests;
-                let mut instants = TopicPartitionList::new();
-                instants.add_partition_offset(topic, partition, Offset::Offset(at.plus(1).0))?;
-                let offsets = client.offsets_for_times(instants, CALL_TIMEOUT)?;
-                let Some(found) = offsets.find_partition(topic, partition) else { return Ok(Offset::End) };
-                found.error()?;
-                Ok(found.offset())
-            })
-            .await?;
+        let found = self.ask(move |client, topics| offset_at(client, &topics.requests, partition, at.plus(1))).await?;
         match found {
-            Offset::Offset(offset) => Ok(offset),
-            _ => self.requests_end(partition).await,
+            Some(offset) => Ok(offset),
+            None => self.requests_end(partition).await,
         }
     }
 
     async fn ask<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&BaseConsumer<ClientLog>, &Topics) -> Result<T, KafkaError> + Send + 'static,
+        call: impl FnOnce(&BaseConsumer<ClientLog>, &Topics) -> Result<T, LogError> + Send + 'static,
     ) -> Result<T, LogError> {
         let Self { client, topics } = self.clone();
         let answer = tokio::task::spawn_blocking(move || call(&client, &topics)).await;
-        Ok(answer.unwrap_or(Err(KafkaError::Canceled))?)
+        answer.unwrap_or(Err(LogError::Kafka(KafkaError::Canceled)))
     }
 }

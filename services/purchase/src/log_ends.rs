@@ -8,14 +8,11 @@ use std::{
 
 use infra::{
     config::Connections,
-    kafka::{CALL_TIMEOUT, LogError, client_config, partition_count},
+    kafka::{ClientLog, LogError, client_config, partition_count, watermarks},
     shutdown::CancellationToken,
 };
 use parking_lot::Mutex;
-use rdkafka::{
-    consumer::{BaseConsumer, Consumer},
-    error::KafkaResult,
-};
+use rdkafka::consumer::BaseConsumer;
 
 /// Pause between two rounds: as old as an end usually is.
 const REFRESH: Duration = Duration::from_millis(250);
@@ -55,7 +52,7 @@ pub(crate) struct LogEndsReader {
 impl LogEndsReader {
     /// Starts the thread. It ends soon after `stop`.
     pub(crate) fn start(connections: &Connections, stop: CancellationToken) -> anyhow::Result<Self> {
-        let consumer: BaseConsumer = client_config(connections).create()?;
+        let consumer = client_config(connections).create_with_context(ClientLog)?;
         let (connections, topic) = (connections.clone(), connections.topics.requests.clone());
         let reader = Self::default();
         let writer = reader.clone();
@@ -69,7 +66,7 @@ impl LogEndsReader {
                     if round.is_multiple_of(ROUNDS_A_COUNT) || partitions == 0 {
                         partitions = partition_count(&connections, &topic)?;
                     }
-                    Ok(ends(&consumer, &topic, partitions)?)
+                    ends(&consumer, &topic, partitions)
                 };
                 match read() {
                     Ok(ends) => *writer.latest.lock() = Arc::new(ends),
@@ -86,10 +83,10 @@ impl LogEndsReader {
     }
 }
 
-fn ends(consumer: &BaseConsumer, topic: &str, partitions: i32) -> KafkaResult<LogEnds> {
+fn ends(consumer: &BaseConsumer<ClientLog>, topic: &str, partitions: i32) -> Result<LogEnds, LogError> {
     let since = Some(Instant::now());
-    let ends = (0..partitions).map(|p| consumer.fetch_watermarks(topic, p, CALL_TIMEOUT).map(|(_, high)| high));
-    Ok(LogEnds { since, ends: ends.collect::<KafkaResult<_>>()? })
+    let ends = (0..partitions).map(|p| watermarks(consumer, topic, p).map(|(_, high)| high));
+    Ok(LogEnds { since, ends: ends.collect::<Result<_, LogError>>()? })
 }
 
 #[cfg(test)]

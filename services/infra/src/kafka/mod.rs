@@ -17,7 +17,7 @@ use rdkafka::{
     message::{BorrowedMessage, Headers},
 };
 
-pub use reader::{PartitionReader, watermarks};
+pub use reader::{PartitionReader, offset_at, watermarks};
 pub use topics::{TopicPlan, TopicStep, apply_topics, check_topics, partition_count, plan_topics};
 
 use crate::config::Connections;
