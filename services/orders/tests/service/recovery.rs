@@ -181,7 +181,7 @@ async fn states_that_no_crash_can_leave_stop_the_lane_and_name_the_remedy() {
     stops_with(&world, beyond, &["next_offset in Postgres is 1000", "offsets 0..6"]).await;
     // The position was set back, the rows were not.
     let only_position = format!("{restore} UPDATE lane_positions SET next_offset = 3, records = ''");
-    stops_with(&world, &only_position, &["doorbuster rebuild orders", voucher.as_str()]).await;
+    stops_with(&world, &only_position, &["restore Postgres as a whole", voucher.as_str()]).await;
     let foreign_rows = format!("{restore} UPDATE lane_positions SET records = '\\x09'");
     stops_with(&world, &foreign_rows, &["form 9"]).await;
     // Decided and committed, but neither stored nor in the log: acknowledged events are lost.
