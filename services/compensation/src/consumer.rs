@@ -6,10 +6,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -39,6 +36,8 @@ use crate::{
     sweeper, warden,
 };
 
+/// Every so many commits the offsets of all partitions are committed again, changed or not.
+const COMMITS_A_ROUND: u64 = 10;
 /// Longest wait of one poll: how late a shutdown, a commit or a resume can be.
 const POLL: Duration = Duration::from_millis(50);
 /// Between looks at queues and positions.
@@ -59,7 +58,6 @@ enum Change {
 #[derive(Default)]
 struct Recorder {
     changes: Mutex<VecDeque<Change>>,
-    commit_failed: AtomicBool,
 }
 
 impl ClientContext for Recorder {
@@ -79,13 +77,6 @@ impl ConsumerContext for Recorder {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Change::Assigned(partitions),
             _ => Change::Revoked { partitions, lost: consumer.assignment_lost() },
         });
-    }
-
-    fn commit_callback(&self, result: Result<(), KafkaError>, _: &TopicPartitionList) {
-        if let Err(problem) = result {
-            tracing::debug!(%problem, "offsets of the group were not committed, trying again");
-            self.commit_failed.store(true, Ordering::Release);
-        }
     }
 }
 
@@ -153,7 +144,7 @@ impl Member {
 
     fn run(mut self, number: usize, stop: &CancellationToken) -> anyhow::Result<()> {
         let beat = self.service.beats.add(format!("member {number}"));
-        let (mut looked, mut committed) = (Instant::now(), Instant::now());
+        let (mut looked, mut committed, mut commits) = (Instant::now(), Instant::now(), 0_u64);
         let mut outcome = Ok(());
         while !stop.is_cancelled() && outcome.is_ok() {
             beat.begin("turn");
@@ -166,7 +157,8 @@ impl Member {
                 looked = Instant::now();
             }
             if committed.elapsed() >= self.service.config.commit_interval {
-                self.commit(CommitMode::Async);
+                commits += 1;
+                self.commit(CommitMode::Async, commits % COMMITS_A_ROUND == 0);
                 committed = Instant::now();
             }
         }
@@ -277,7 +269,7 @@ impl Member {
         if !lost {
             // Another member may own a lost partition by now, and its progress is not ours to set back.
             self.note_progress();
-            self.commit(CommitMode::Sync);
+            self.commit(CommitMode::Sync, true);
         }
         let mut list = TopicPartitionList::new();
         for partition in partitions {
@@ -352,11 +344,12 @@ impl Member {
         }
     }
 
-    fn commit(&mut self, mode: CommitMode) {
-        let failed = self.consumer.context().commit_failed.swap(false, Ordering::AcqRel);
+    /// Commits what was settled since the last time; `all`: also what was committed before. The client library tells nobody that a commit
+    /// made without waiting was refused, as those on their way during a rebalance are.
+    fn commit(&mut self, mode: CommitMode, all: bool) {
         let mut list = TopicPartitionList::new();
         for (partition, owned) in &mut self.owned {
-            if failed {
+            if all {
                 owned.committed = -1;
             }
             let Some(settled) = owned.state.settled().filter(|s| *s > owned.committed) else { continue };
@@ -378,7 +371,7 @@ impl Member {
         let mine: Vec<i32> = self.owned.keys().copied().collect();
         self.end_tasks(&mine);
         self.note_progress();
-        self.commit(CommitMode::Sync);
+        self.commit(CommitMode::Sync, true);
         if let Err(problem) = self.consumer.close_queue() {
             tracing::warn!(%problem, "the consumer cannot be closed in order");
         }

@@ -156,3 +156,33 @@ async fn the_groups_offset_comes_past_markers_and_aborted_records() {
     stage.wait("the group's offset at the end", async || committed(&stage, 0) == Some(end)).await;
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offset_that_the_group_does_not_have_is_committed_again() {
+    let stage = Stage::new().await;
+    let service = stage.run(&[]);
+    let mut lane = stage.lane(0).await;
+    let voucher = stage.publish(&mut lane, 5, 1).await;
+    stage.wait_ready(&voucher).await;
+    stage.wait("the group has the offset", async || committed(&stage, 0).is_some_and(|offset| offset > 0)).await;
+    let settled = committed(&stage, 0);
+
+    // As after a commit that was refused without a word: the group has less than the member believes. Offsets from outside any
+    // generation are the ones Kafka takes from anybody.
+    let connections = stage.world.connections().clone();
+    let rewind = move || {
+        let mut config = infra::kafka::client_config(&connections);
+        let outsider: BaseConsumer = config.clone().set("group.id", connections.group("compensation")).create().unwrap();
+        let producer: BaseProducer = config.set("transactional.id", connections.group("rewind")).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&connections.topics.events, 0, Offset::Offset(0)).unwrap();
+        let limit = Duration::from_secs(20);
+        producer.init_transactions(limit).unwrap();
+        producer.begin_transaction().unwrap();
+        producer.send_offsets_to_transaction(&list, &outsider.group_metadata().unwrap(), limit).unwrap();
+        producer.commit_transaction(limit).unwrap();
+    };
+    tokio::task::spawn_blocking(rewind).await.unwrap();
+    stage.wait("the group has the offset again", async || committed(&stage, 0) == settled).await;
+    service.stop().await;
+}
