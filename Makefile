@@ -9,8 +9,8 @@ help: ## list these targets
 setup: ## install what is missing: Debian packages, Kafka, the schema registry
 	@compose/native/setup
 
-demo: setup ## run a whole sale on real servers and prove that nothing was lost or sold twice
-	@cargo run --locked --release --quiet --package cli -- demo
+demo: setup ## build for release, run a whole sale on real servers, prove that nothing was lost or sold twice
+	@cargo run --locked --release --package cli -- demo
 
 test: setup ## build everything and run every test on real servers
 	cargo build --workspace --all-targets --locked

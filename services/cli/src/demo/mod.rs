@@ -121,7 +121,9 @@ pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
     say("asking the services to end");
     outcome.checks.push(checks::ended(services.end().await));
     drop(services);
-    if !args.keep {
+    if args.keep {
+        screen::print_end(&outcome, &logs()?);
+    } else {
         screen::print(&args, &outcome, &logs()?);
     }
     let holds = outcome.checks.iter().all(|check| check.holds);

@@ -5,10 +5,12 @@ use std::path::Path;
 use infra::config::Connections;
 
 use super::{
-    Args, Outcome, print_answers, print_quantiles,
+    Args, Outcome,
+    checks::Check,
+    print_answers, print_quantiles,
     services::{Secrets, Services},
 };
-use crate::{audit::print_verdict, load::TOKEN_VALID_MS, output, token};
+use crate::{audit::print_verdict, output};
 
 pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
     let report = &outcome.report;
@@ -38,30 +40,39 @@ pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
         line(&format!("  {:>9} = {} left + {} sold, in the log and in Postgres", v.total, v.remaining, v.sold));
     }
     print_verdict(&outcome.audit.verdict);
-    for check in &outcome.checks {
-        let mark = if check.holds { output::green("holds ") } else { output::red("BROKEN") };
-        line(&format!("{mark}  {}", check.what));
-    }
+    outcome.checks.iter().for_each(print_check);
     line(&format!("logs: {}", logs.display()));
+}
+
+/// What only the end of an open shop shows: the last check, and where the logs went.
+pub(super) fn print_end(outcome: &Outcome, logs: &Path) {
+    outcome.checks.last().into_iter().for_each(print_check);
+    output::line(&format!("logs: {}", logs.display()));
+}
+
+fn print_check(check: &Check) {
+    let mark = if check.holds { output::green("holds ") } else { output::red("BROKEN") };
+    output::line(&format!("{mark}  {}", check.what));
 }
 
 /// How to go on buying by hand.
 pub(super) fn print_open(services: &Services, connections: &Connections, secrets: &Secrets) {
     let voucher = super::VOUCHER;
     let url = services.url();
-    let token = token::sign(&secrets.jwt, "you", TOKEN_VALID_MS).unwrap_or_else(|error| format!("<{error}>"));
     let c = connections;
+    let doorbuster = std::env::current_exe().map_or("doorbuster".to_owned(), |path| path.display().to_string());
     let lines = [
         String::new(),
-        output::bold("The shop stays open until Ctrl-C."),
-        format!("  TOKEN={token}"),
-        format!("  curl {url}/v1/vouchers/{voucher}"),
-        format!("  curl -i -X POST -H \"Authorization: Bearer $TOKEN\" {url}/v1/vouchers/{voucher}/orders"),
-        format!("  curl -H \"Authorization: Bearer $TOKEN\" {url}/v1/vouchers/{voucher}/orders/ORDER_ID"),
-        "For the other verbs in another terminal:".to_owned(),
+        output::bold("The shop stays open until Ctrl-C. In another terminal:"),
         format!("  export DOORBUSTER_KAFKA={} DOORBUSTER_REDIS={}", c.kafka, c.redis),
         format!("  export DOORBUSTER_POSTGRES={} DOORBUSTER_REGISTRY={}", c.postgres, c.registry),
-        format!("  doorbuster voucher stock {voucher} --delta 10 --apply"),
+        format!("  export DOORBUSTER_JWT_SECRET={}", secrets.jwt),
+        format!("  {doorbuster} voucher stock {voucher} --delta 10 --apply    # everything was sold"),
+        format!("  TOKEN=$({doorbuster} token you)"),
+        format!("  curl {url}/v1/vouchers/{voucher}"),
+        format!("  curl -i -X POST -H \"Authorization: Bearer $TOKEN\" {url}/v1/vouchers/{voucher}/orders"),
+        "then the order, at the address that the answer names as its location:".to_owned(),
+        format!("  curl -H \"Authorization: Bearer $TOKEN\" {url}/v1/vouchers/{voucher}/orders/ORDER_ID"),
     ];
     lines.iter().for_each(|line| output::line(line));
 }
