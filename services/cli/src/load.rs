@@ -64,7 +64,7 @@ pub(crate) struct Args {
 pub(crate) const CONNECTIONS: usize = 256;
 
 /// How long a buyer's token is good: longer than any run.
-pub(crate) const TOKEN_VALID_MS: i64 = 6 * 3_600_000;
+const TOKEN_VALID_MS: i64 = 6 * 3_600_000;
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ShapeArg {
