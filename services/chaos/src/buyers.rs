@@ -1,0 +1,1 @@
+//! Buyers of a chaos run, with a seed.

@@ -1,0 +1,1 @@
+//! Whether the invariants hold after a run.

@@ -1,0 +1,1 @@
+//! The shop keeper of a chaos run: publishes vouchers and changes them.

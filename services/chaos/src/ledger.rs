@@ -1,0 +1,1 @@
+//! What every call of a run was answered.
