@@ -227,10 +227,8 @@ impl Lane {
                 }
                 Phase::Recover
             }
-            Next::Ask { drop_producer } => {
-                if drop_producer {
-                    self.producer = None;
-                }
+            Next::Ask => {
+                self.producer = None;
                 if self.failures > 1 {
                     self.back_off();
                 }
@@ -258,7 +256,6 @@ impl Lane {
     fn ask(&mut self) -> Phase {
         self.beat.end();
         match self.mailbox.ask(Question::Stands) {
-            Some(Answer::Mine) if self.producer.is_some() => Phase::Recover,
             Some(Answer::Mine) => Phase::NewProducer,
             _ => Phase::Ended,
         }
