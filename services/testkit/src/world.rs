@@ -107,6 +107,7 @@ impl World {
         let database = format!("doorbuster_{name}");
         let connections = Connections {
             kafka: options.kafka.unwrap_or_else(|| shared().kafka),
+            kafka_security: Default::default(),
             redis: options.redis.unwrap_or_else(|| shared().redis),
             postgres: with_database(&postgres, &database),
             registry: options.registry.unwrap_or_else(|| shared().registry),
