@@ -8,10 +8,13 @@
 
 pub mod buyers;
 pub mod check;
+pub mod drive;
 pub mod fault;
 pub mod fleet;
 pub mod keeper;
 pub mod ledger;
+pub mod report;
 pub mod site;
 
+mod ask;
 mod faults;

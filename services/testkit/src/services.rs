@@ -14,7 +14,7 @@ use crate::World;
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// For a service to end after SIGTERM: longer than any service's own deadline.
-const END_DEADLINE: Duration = Duration::from_secs(40);
+pub const END_DEADLINE: Duration = Duration::from_secs(40);
 
 /// A service that dies again and again, as tests make it do, is always started again, and soon.
 const RESTARTS: RestartPolicy = RestartPolicy {
