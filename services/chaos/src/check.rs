@@ -1,1 +1,0 @@
-//! Whether the invariants hold after a run.
