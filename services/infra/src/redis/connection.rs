@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use domain::VoucherId;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
+use redis::{Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
 
 use super::StoreError;
 
 /// Longest wait for a connection, in each try. A server that is up answers on the spot; a dead address must not hold a buyer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The same over TLS: a handshake takes two more round trips and some milliseconds of both processors.
+const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bounds of the pause between tries to connect. The library's own (100 ms, no upper bound, 6 tries) keep one call waiting for nine
 /// seconds while Redis is down.
@@ -65,9 +68,10 @@ struct Made {
 impl Connection {
     /// Connects. A call fails after `response` without an answer, and after `deadline` in any case.
     pub(super) async fn open(client: &Client, response: Duration, deadline: Duration) -> RedisResult<Self> {
+        let is_tls = matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. });
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(response))
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_connection_timeout(Some(if is_tls { TLS_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT }))
             .set_min_delay(RECONNECT_DELAYS.0)
             .set_max_delay(RECONNECT_DELAYS.1)
             .set_number_of_retries(RECONNECT_TRIES)
