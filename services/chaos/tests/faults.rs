@@ -1,9 +1,13 @@
-//! Each fault, begun and ended on an idle site, leaves a system that sells and settles by itself. By default some of every family; others by
-//! name, or all of them: `CHAOS_KINDS=redis-busy,kafka-rolled` or `CHAOS_KINDS=all`.
+//! Each fault, begun and ended while a few buyers come, leaves a system that sells and settles by itself. By default some of every family;
+//! others by name, or all of them: `CHAOS_KINDS=redis-busy,kafka-rolled` or `CHAOS_KINDS=all`.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    thread,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -13,7 +17,7 @@ use chaos::{
 };
 use domain::VoucherId;
 use rand::{SeedableRng, rngs::SmallRng};
-use testkit::{block_on, token};
+use testkit::{block_on, token, wait_until};
 
 /// What takes little time, of every family.
 const USUAL: [&str; 8] = [
@@ -24,7 +28,7 @@ const USUAL: [&str; 8] = [
     "redis-flushed",
     "redis-failed-over",
     "postgres-restored",
-    "registry-emptied",
+    "registry-frozen",
 ];
 
 /// Beyond it nothing will come any more.
@@ -66,18 +70,24 @@ fn after_each_fault_the_shop_sells_and_settles() {
     for kind in chosen() {
         let mut fault = (kind.make)(&mut rng);
         let tried = catch_unwind(AssertUnwindSafe(|| {
+            let buyers = Buyers::come(&shop);
+            wait_until(PATIENCE, "buyers", || buyers.bought() >= 4);
             let begun = Instant::now();
             fault.begin(&mut shop.site).unwrap();
-            thread::sleep(kind.hold.0);
+            thread::sleep(kind.hold.0.max(Duration::from_secs(1)));
             fault.end(&mut shop.site).unwrap();
             let ended = Instant::now();
+            buyers.leave();
             shop.site.check().unwrap();
             shop.sell();
-            (ended - begun, ended.elapsed())
+            let recovered = ended.elapsed();
+            shop.site.world.assert_audit();
+            (ended - begun, recovered, buyers.bought())
         }));
         match tried {
-            Ok((broken, recovered)) => {
-                println!("{}: {}: broken for {broken:.1?}, well after {recovered:.1?}", kind.name, fault.describe());
+            Ok((broken, recovered, bought)) => {
+                let what = fault.describe();
+                println!("{}: {what}: broken for {broken:.1?} ({bought} bought), well after {recovered:.1?}", kind.name);
                 if recovered > kind.bound {
                     failed.push(format!(
                         "{} took {recovered:.1?}, more than its bound of {:?}: {}",
@@ -93,8 +103,53 @@ fn after_each_fault_the_shop_sells_and_settles() {
             }
         }
     }
-    shop.site.world.assert_audit();
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// Buyers who come one after another, whatever they are told, as long as a fault lasts.
+struct Buyers {
+    leaving: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    bought: Arc<AtomicUsize>,
+}
+
+impl Buyers {
+    /// Between two of one purchase process.
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn come(shop: &Shop) -> Self {
+        let (leaving, bought) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let one = |url: String| {
+            let (leaving, bought, voucher) = (leaving.clone(), bought.clone(), shop.voucher.clone());
+            thread::spawn(move || {
+                while !leaving.load(Relaxed) {
+                    let user = format!("passer-by-{}", rand::random::<u64>());
+                    bought.fetch_add(usize::from(accepts(&url, &voucher, &user)), Relaxed);
+                    thread::sleep(Self::PAUSE);
+                }
+            })
+        };
+        let threads = shop.site.fleet.urls().into_iter().map(one).collect();
+        Self { leaving, threads, bought }
+    }
+
+    /// No more come.
+    fn leave(&self) {
+        self.leaving.store(true, Relaxed);
+    }
+
+    fn bought(&self) -> usize {
+        self.bought.load(Relaxed)
+    }
+}
+
+impl Drop for Buyers {
+    fn drop(&mut self) {
+        self.leave();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
 }
 
 struct Shop {

@@ -185,12 +185,13 @@ fn failed_over() -> Box<dyn Fault> {
     /// How long the old one goes on alone.
     const LOST: Duration = seconds(1);
     let begin = |site: &mut Site| {
-        let old = site.servers.redis.port()?;
-        let replica_of = ["--replicaof", "127.0.0.1", &old.to_string()].map(str::to_owned).to_vec();
-        let replica = devstack::redis::start(RedisOptions { aof: true, args: replica_of, ..RedisOptions::default() })?;
+        let old = site.servers.redis.port()?.to_string();
+        let replica = devstack::redis::start(RedisOptions { aof: true, ..RedisOptions::default() })?;
         let client = redis::Client::open(replica.endpoint())?;
         let mut told = client.get_connection_with_timeout(seconds(5))?;
         told.set_read_timeout(Some(seconds(5)))?;
+        // By a command: as an argument it would be its master again whenever it is restarted.
+        tell(&mut told, &["REPLICAOF", "127.0.0.1", &old])?;
         until("the replica to have everything", || {
             let info: Result<String, _> = redis::cmd("INFO").arg("replication").query(&mut told);
             info.is_ok_and(|text| text.contains("master_link_status:up"))
