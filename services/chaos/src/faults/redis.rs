@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use devstack::redis::RedisOptions;
 use rand::rngs::SmallRng;
 use redis::Connection;
@@ -158,17 +158,20 @@ fn out_of_memory() -> Box<dyn Fault> {
 
 /// After 5 s (`busy-reply-threshold`) Redis answers everybody with BUSY; before, nobody.
 fn busy() -> Box<dyn Fault> {
-    /// Of processor time, in seconds: it ends by itself should nobody end it.
-    const SCRIPT: &str = "local begin = os.clock() while os.clock() - begin < 20 do end";
+    /// It ends by itself, after half a minute or so, should nobody end it.
+    const SCRIPT: &str = "for _ = 1, 3e9 do end";
     let begin = |site: &mut Site| {
         let mut redis = site.servers.redis()?;
         // Longer than the script.
         redis.set_read_timeout(Some(seconds(60)))?;
-        let run = move || {
+        let keep_busy = move || {
             // Killed or not, its answer is of no interest.
             let _ = tell(&mut redis, &["EVAL", SCRIPT, "0"]);
         };
-        Ok(thread::Builder::new().name("busy script".to_owned()).spawn(run)?)
+        let script = thread::Builder::new().name("busy script".to_owned()).spawn(keep_busy)?;
+        until("Redis to be busy", || script.is_finished() || run(site, &["PING"]).is_err())?;
+        ensure!(!script.is_finished(), "the script did not keep Redis busy");
+        Ok(script)
     };
     let end = |site: &mut Site, script: thread::JoinHandle<()>| {
         // Refused where it has ended by itself.
