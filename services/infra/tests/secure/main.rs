@@ -2,6 +2,7 @@
 
 mod certificates;
 mod kafka;
+mod permissions;
 mod postgres;
 mod redis;
 
