@@ -86,3 +86,44 @@ pub fn start(options: RedisOptions) -> Result<Server> {
 fn ports_of(options: &RedisOptions) -> Vec<u16> {
     if options.secured.is_some() { vec![options.port, 0] } else { vec![options.port] }
 }
+
+/// Starts a sentinel that alone decides about the primary `of`, known as `name`: after a second of silence it makes a replica the primary.
+/// Its endpoint names the primary, too.
+///
+/// # Errors
+/// As for [`start`].
+pub fn start_sentinel(of: &Server, name: &str) -> Result<Server> {
+    let folder = Folder::open(None)?;
+    let program = native::on_path("redis-server")?;
+    let primary = of.endpoint().rsplit_once(':').map(|(_, port)| port.to_owned()).unwrap_or_default();
+    Server::start("sentinel", folder, &[0], |folder, ports| {
+        let port = ports[0];
+        // It writes into this file itself what it learns.
+        let file = folder.join("sentinel.conf");
+        let lines = [
+            format!("port {port}"),
+            "bind 127.0.0.1".to_owned(),
+            format!("sentinel monitor {name} 127.0.0.1 {primary} 1"),
+            format!("sentinel down-after-milliseconds {name} 1000"),
+            format!("sentinel failover-timeout {name} 5000"),
+        ];
+        folder::write(&file, lines.join("\n"))?;
+        Ok(Recipe {
+            launch: Launch {
+                program: program.clone(),
+                args: vec![file.into(), "--sentinel".into()],
+                env: Vec::new(),
+                cwd: Some(folder.to_path_buf()),
+                log: folder.join("sentinel.log"),
+                account: Vec::new(),
+            },
+            endpoint: format!("redis+sentinel://127.0.0.1:{port}/{name}"),
+            probe: Box::new(move |started| match ask::redis_pid(port, None) {
+                Ok(pid) if pid == started.pid => Ok(()),
+                Ok(pid) => Err(format!("port {port} belongs to another Redis (process {pid})")),
+                Err(error) => Err(error.to_string()),
+            }),
+            stop_signal: Signal::SIGTERM,
+        })
+    })
+}

@@ -94,7 +94,7 @@ fn judge(version: &str, mode: &str, maxmemory: &str, policy: &str) -> Result<(),
     ))
 }
 
-fn unfit(url: &str, problem: String) -> StoreError {
+pub(super) fn unfit(url: &str, problem: String) -> StoreError {
     StoreError::Unfit { url: masked(url), problem }
 }
 
