@@ -66,7 +66,7 @@ impl Shop {
     /// Buyers and a keeper at work, until enough has happened; then a small voucher, until it is sold out.
     fn sell(&self, ledger: &Ledger) -> VoucherId {
         let seed = 7;
-        println!("seed {seed}");
+        eprintln!("seed {seed}");
         let keeper = Keeper::start(&self.world, seed, ledger.clone()).unwrap();
         wait_until(PATIENCE, "something to be on sale", || !ledger.offers().is_empty());
         let (buyers, began) = (self.buyers(seed, RATE, ledger), Instant::now());
@@ -80,7 +80,7 @@ impl Shop {
         buyers.stop();
         let known: Vec<VoucherId> = ledger.book().deeds.iter().map(|deed| deed.voucher.clone()).collect();
         assert!(vouchers.len() >= 8 && vouchers.iter().all(|voucher| known.contains(voucher)), "{vouchers:?}");
-        println!("{orders_a_second:.0} accepted orders a second; {:?}; {:?}", ledger.counts(), ledger.refusals());
+        eprintln!("{orders_a_second:.0} accepted orders a second; {:?}; {:?}", ledger.counts(), ledger.refusals());
 
         let small = self.world.voucher_id();
         self.world.open(&small, self.world.terms(5, 1, 1));
