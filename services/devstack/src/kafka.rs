@@ -22,6 +22,8 @@ use crate::{
     spawn::{self, Launch},
 };
 
+/// Set to others than ours only where clients need TLS.
+const LISTENER_PROTOCOLS: &str = "listener.security.protocol.map";
 /// May do everything on a broker that demands logins.
 const ADMIN: &str = "admin";
 
@@ -99,7 +101,7 @@ fn demands(secured: &Secured, users: &[(String, String)], folder: &Path) -> Resu
     let logins: String = [admin].iter().chain(users).map(|(user, password)| format!(" user_{user}=\"{password}\"")).collect();
     let module = "org.apache.kafka.common.security";
     let lines = [
-        ("listener.security.protocol.map", "CLIENT:SASL_SSL,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned()),
+        (LISTENER_PROTOCOLS, "CLIENT:SASL_SSL,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned()),
         ("sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-512".to_owned()),
         ("listener.name.client.plain.sasl.jaas.config", format!("{module}.plain.PlainLoginModule required{logins};")),
         ("listener.name.client.scram-sha-512.sasl.jaas.config", format!("{module}.scram.ScramLoginModule required;")),
@@ -206,6 +208,7 @@ struct Node {
 }
 
 fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -> Result<Server> {
+    let is_secured = more.iter().any(|(name, _)| name == LISTENER_PROTOCOLS);
     let native = native::folder()?;
     let jars = native::files_ending(&native.join("kafka"), ".jar")?;
     Server::start("kafka", folder, &[node.port, 0, node.controllers[node.id - 1]], |folder, ports| {
@@ -220,8 +223,9 @@ fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -
         args.extend(LOGGING.map(|(name, value)| format!("-Dorg.slf4j.simpleLogger.{name}={value}")));
         // Names without a path, in order: the archive is bound to the class path as compose/native/archives.sh spells it.
         args.extend(["-cp".to_owned(), jars.join(":"), "kafka.Kafka".to_owned(), properties.to_string_lossy().into_owned()]);
-        // Not the clients' listener, which may want TLS; all are opened together.
-        let port = ports[1];
+        // A broker may call itself ready before it notices that one of its ports is somebody else's, so both must be its own.
+        // Where clients need TLS, only its own listener can be asked.
+        let asked = if is_secured { vec![ports[1]] } else { vec![ports[1], ports[0]] };
         let (id, cluster) = (node.id as i32, node.cluster.clone());
         Ok(Recipe {
             launch: Launch {
@@ -233,15 +237,20 @@ fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -
                 account: Vec::new(),
             },
             endpoint: format!("127.0.0.1:{}", ports[0]),
-            probe: Box::new(move |_| match ask::kafka_cluster(port) {
-                Ok(found) if found.id != cluster => Err(format!("port {port} belongs to another Kafka")),
-                Ok(found) if !found.brokers.contains(&id) => Err("the broker is not registered yet".to_owned()),
-                Ok(_) => Ok(()),
-                Err(error) => Err(error.to_string()),
-            }),
+            probe: Box::new(move |_| asked.iter().try_for_each(|&port| knows_itself(port, id, &cluster))),
             stop_signal: Signal::SIGTERM,
         })
     })
+}
+
+/// Whether the broker behind a port is this one, and ready.
+fn knows_itself(port: u16, id: i32, cluster: &str) -> Result<(), String> {
+    match ask::kafka_cluster(port) {
+        Ok(found) if found.id != cluster => Err(format!("port {port} belongs to another Kafka")),
+        Ok(found) if !found.brokers.contains(&id) => Err("the broker is not registered yet".to_owned()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The broker prints its whole configuration several times at start: left out, else it is all that a log's end shows.
