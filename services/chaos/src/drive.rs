@@ -20,7 +20,7 @@ use crate::{
     check,
     fault::{Fault, Kind},
     keeper::Keeper,
-    ledger::Ledger,
+    ledger::{Ledger, Trouble},
     report::{self, Report},
     site::{Servers, Site},
 };
@@ -130,6 +130,7 @@ fn round(
         faults.iter().map(|(_, fault, hold)| format!("{} for {:.1} s", fault.describe(), hold.as_secs_f64())).collect();
     let what = what.join(" + ");
     say(&what);
+    let began = Instant::now();
     let mut ends = Vec::new();
     for (kind, fault, hold) in &mut faults {
         fault.begin(site).with_context(|| format!("{} could not be begun", kind.name))?;
@@ -150,6 +151,8 @@ fn round(
     let bound = report::bound(&kinds);
     let recovery = Recovery { ledger, after: ended };
     recovery.wait(site, bound * LATE).with_context(|| format!("after {what}"))?;
+    let with = kinds.iter().flat_map(|kind| kind.uses).copied().collect();
+    ledger.trouble(Trouble { from: began, to: Instant::now(), with });
     let took = ended.elapsed();
     say(&format!("  well again after {:.1} s (bound {} s)", took.as_secs_f64(), bound.as_secs()));
     if took > bound {
