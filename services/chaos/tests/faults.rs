@@ -21,12 +21,11 @@ use replay::Verdict;
 use testkit::{block_on, token, wait_until};
 
 /// What takes little time, of every family.
-const USUAL: [&str; 8] = [
+const USUAL: [&str; 7] = [
     "orders-killed",
     "redis-silent",
     "kafka-leader-killed",
     "orders-offsets-deleted",
-    "redis-flushed",
     "redis-failed-over",
     "postgres-restored",
     "registry-frozen",

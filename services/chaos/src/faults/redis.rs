@@ -188,6 +188,8 @@ fn failed_over() -> Box<dyn Fault> {
     /// How long the old one goes on alone.
     const LOST: Duration = seconds(1);
     let begin = |site: &mut Site| {
+        // Else it waits 5 s for further replicas.
+        run(site, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"])?;
         let old = site.servers.redis.port()?.to_string();
         let replica = devstack::redis::start(RedisOptions { aof: true, ..RedisOptions::default() })?;
         let client = redis::Client::open(replica.endpoint())?;
