@@ -6,6 +6,7 @@
 use std::{
     sync::Mutex,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -47,7 +48,7 @@ pub enum TransactionError {
 /// sequence numbers of what an abort throws away to the records of the next transaction; the broker takes those for repeats of the
 /// aborted ones, acknowledges them and does not store them, and the commit that follows is one of nothing. A new producer has a new epoch.
 pub struct LaneProducer {
-    producer: ThreadedProducer<Reports>,
+    producer: Arc<ThreadedProducer<Reports>>,
     requests: String,
     events: String,
     partition: i32,
@@ -81,7 +82,7 @@ impl LaneProducer {
         retried(until, || producer.init_transactions(left(until)))
             .map_err(|e| TransactionError::Failed(format!("init_transactions: {e}")))?;
         Ok(Self {
-            producer,
+            producer: Arc::new(producer),
             requests: connections.topics.requests.clone(),
             events: connections.topics.events.clone(),
             partition,
@@ -100,7 +101,7 @@ impl LaneProducer {
         &self,
         records: &[OutRecord],
         next_offset: i64,
-        metadata: &ConsumerGroupMetadata,
+        metadata: &Arc<ConsumerGroupMetadata>,
     ) -> Result<i64, TransactionError> {
         self.unless_finished(|| self.transaction(records, next_offset, metadata))
     }
@@ -147,18 +148,43 @@ impl LaneProducer {
         &self,
         records: &[OutRecord],
         next_offset: i64,
-        metadata: &ConsumerGroupMetadata,
+        metadata: &Arc<ConsumerGroupMetadata>,
     ) -> Result<i64, TransactionError> {
         let until = self.begin()?;
         records.iter().try_for_each(|record| self.send(record, until))?;
         let mut offsets = TopicPartitionList::with_capacity(1);
         offsets.add_partition_offset(&self.requests, self.partition, Offset::Offset(next_offset)).map_err(failed("offset"))?;
-        retried(until, || self.producer.send_offsets_to_transaction(&offsets, metadata, left(until)))
-            .map_err(failed("send offsets"))?;
+        self.send_offsets(offsets, metadata, until)?;
         // All records are in the log then, undecided.
         self.wait_until_acknowledged(until)?;
         self.commit(until)?;
         Ok(self.producer.context().end())
+    }
+
+    /// On a thread of its own, which is left behind together with the producer when time is over: librdkafka (2.12.1) waits without limit for
+    /// this call, and loses a question for the group's coordinator that is not answered well (`creq_ts_timeout` in rdkafka_coord.c is set
+    /// and never read).
+    fn send_offsets(
+        &self,
+        offsets: TopicPartitionList,
+        metadata: &Arc<ConsumerGroupMetadata>,
+        until: Instant,
+    ) -> Result<(), TransactionError> {
+        let (answer, answered) = mpsc::channel();
+        let (producer, metadata) = (self.producer.clone(), metadata.clone());
+        let call = move || {
+            let result = retried(until, || producer.send_offsets_to_transaction(&offsets, &metadata, left(until)));
+            // Nobody listens where time was over.
+            let _ = answer.send(result);
+        };
+        thread::Builder::new()
+            .name("send offsets".to_owned())
+            .spawn(call)
+            .map_err(|e| TransactionError::Failed(format!("no thread to send offsets: {e}")))?;
+        match answered.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(result) => result.map_err(failed("send offsets")),
+            Err(_) => Err(TransactionError::Failed("send offsets: no answer in time".to_owned())),
+        }
     }
 
     fn wait_until_acknowledged(&self, until: Instant) -> Result<(), TransactionError> {

@@ -1,7 +1,10 @@
 //! What a transaction coordinator may answer in a bad hour, and what the lane's producer makes of it. On librdkafka's mock cluster, which can
 //! be told what to say; it proves nothing about visibility.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use infra::{config::Connections, kafka::client_config};
 use publish::{LaneProducer, OutRecord, TransactionError};
@@ -23,7 +26,7 @@ struct Mock {
     cluster: MockCluster<'static, DefaultProducerContext>,
     connections: Connections,
     record: OutRecord,
-    metadata: ConsumerGroupMetadata,
+    metadata: Arc<ConsumerGroupMetadata>,
 }
 
 impl Mock {
@@ -43,7 +46,7 @@ impl Mock {
         };
         let consumer: BaseConsumer =
             client_config(&connections).set("group.id", connections.group("orders")).create().expect("a consumer can be made");
-        let metadata = consumer.group_metadata().expect("it has a group");
+        let metadata = Arc::new(consumer.group_metadata().expect("it has a group"));
         Self { cluster, connections, record, metadata }
     }
 
@@ -115,4 +118,16 @@ fn a_batch_that_does_not_get_through_in_time_fails() {
     let mock = Mock::new(SHORT);
     let results = mock.publish(RDKafkaApiKey::Produce, &[RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION; 10_000]);
     assert!(matches!(results.0, Err(TransactionError::Failed(_))), "{results:?}");
+}
+
+#[test]
+fn a_group_whose_coordinator_nobody_names_ends_the_batch_in_time() {
+    let mock = Mock::new(SHORT);
+    let producer = LaneProducer::start(&mock.connections, 0).expect("the lane's producer starts");
+    // It has its own coordinator by now, and has yet to ask for the group's.
+    mock.cluster.request_errors(RDKafkaApiKey::FindCoordinator, &[RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
+    let began = Instant::now();
+    let result = producer.publish(std::slice::from_ref(&mock.record), 1, &mock.metadata);
+    assert!(matches!(result, Err(TransactionError::Failed(_))), "{result:?}");
+    assert!(began.elapsed() < SHORT, "took {:?}", began.elapsed());
 }

@@ -1,6 +1,9 @@
 //! The lane's producer: all of a batch or nothing of it, once, and only for the owner of the partition.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use devstack::kafka::{ClusterOptions, start_cluster};
 use infra::{
@@ -36,8 +39,8 @@ fn member(connections: &Connections) -> BaseConsumer {
     consumer
 }
 
-fn metadata(consumer: &BaseConsumer) -> ConsumerGroupMetadata {
-    consumer.group_metadata().expect("it is a consumer with a group")
+fn metadata(consumer: &BaseConsumer) -> Arc<ConsumerGroupMetadata> {
+    Arc::new(consumer.group_metadata().expect("it is a consumer with a group"))
 }
 
 fn start(connections: &Connections) -> LaneProducer {
