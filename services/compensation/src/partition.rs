@@ -90,7 +90,8 @@ impl Service {
 }
 
 /// Why a voucher is repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Reason {
     /// It was just published: its gate has only to be opened.
     Opened,
@@ -110,15 +111,7 @@ pub(crate) enum Reason {
 
 impl Reason {
     pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Opened => "opened",
-            Self::Missing => "missing",
-            Self::Behind => "behind",
-            Self::Warming => "warming",
-            Self::Breach => "breach",
-            Self::Asked => "asked",
-            Self::Damaged => "damaged",
-        }
+        self.into()
     }
 
     /// Whether Redis is wrong at its own seq, so that reading on changes nothing.

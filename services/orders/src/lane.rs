@@ -44,8 +44,11 @@ const TROUBLE_AFTER: u32 = 3;
 const FRUITLESS_RECOVERIES: u32 = 5;
 
 /// Where a lane stands. The order of steps is the protocol: see `docs/ARCHITECTURE.md` ("The orders service").
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Phase {
     /// Get a producer, which aborts and fences whoever had the partition before.
+    #[strum(serialize = "new producer")]
     NewProducer,
     /// Look into Postgres and the log where the partition stands.
     Recover,
@@ -148,7 +151,7 @@ impl Lane {
                 Told::Finish if !is_busy => break,
                 Told::Finish | Told::Work => {}
             }
-            let what = name(&phase);
+            let what: &'static str = (&phase).into();
             self.beat.begin(what);
             let result = self.step(&mut phase);
             self.beat.end();
@@ -422,19 +425,5 @@ impl Lane {
         self.mailbox.set_position(next_offset);
         self.went_well();
         Ok(Phase::Idle)
-    }
-}
-
-fn name(phase: &Phase) -> &'static str {
-    match phase {
-        Phase::NewProducer => "new producer",
-        Phase::Recover => "recover",
-        Phase::Publish { .. } => "publish",
-        Phase::Seek { .. } => "seek",
-        Phase::Idle => "idle",
-        Phase::Decide(_) => "decide",
-        Phase::Ask => "ask",
-        Phase::Stopped => "stopped",
-        Phase::Ended => "ended",
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use domain::{Voucher, VoucherId};
-use infra::redis::{Gate, Store, VoucherInRedis};
+use infra::redis::{Store, VoucherInRedis};
 
 use crate::{DIFFERENT, OK, connect, output, time};
 
@@ -88,7 +88,7 @@ fn print_row(v: &Voucher) {
 fn print_redis(r: &VoucherInRedis) {
     output::line(&format!(
         "  Redis      gate {}, {}: {} = {} in stock + {} reserved + {} sold, last event {}",
-        gate_word(r.gate),
+        r.gate.as_str(),
         r.state.as_str(),
         r.total,
         r.stock,
@@ -100,15 +100,7 @@ fn print_redis(r: &VoucherInRedis) {
 
 fn redis_json(r: &VoucherInRedis) -> serde_json::Value {
     serde_json::json!({
-        "state": r.state.as_str(), "gate": gate_word(r.gate), "total": r.total, "stock": r.stock, "reserved": r.reserved,
+        "state": r.state.as_str(), "gate": r.gate.as_str(), "total": r.total, "stock": r.stock, "reserved": r.reserved,
         "sold": r.sold, "seq": r.seq, "offset": r.offset, "partition": r.partition,
     })
-}
-
-fn gate_word(gate: Gate) -> &'static str {
-    match gate {
-        Gate::Ready => "ready",
-        Gate::Warming => "warming",
-        Gate::Frozen => "frozen",
-    }
 }
