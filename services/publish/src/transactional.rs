@@ -4,13 +4,13 @@
 //! them together stay below the transaction's own time-out, so that the broker never aborts behind the back of a lane that still works on it.
 
 use std::{
-    sync::Mutex,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
 };
 
 use infra::{config::Connections, kafka, postgres::OutRecord};
+use parking_lot::Mutex;
 use rdkafka::{
     ClientContext, Message, Offset, TopicPartitionList,
     config::{FromClientConfigAndContext, RDKafkaLogLevel},
@@ -75,8 +75,9 @@ impl LaneProducer {
             .set("retry.backoff.max.ms", "50")
             .set("compression.type", "lz4")
             .set("message.max.bytes", kafka::MAX_DEAD_LETTER_BYTES.to_string());
-        let producer = ThreadedProducer::from_config_and_context(&config, Reports::new(&connections.topics.events))
-            .map_err(|e| TransactionError::Fatal(e.to_string()))?;
+        let reports = Reports { events: connections.topics.events.clone(), current: Mutex::default() };
+        let producer =
+            ThreadedProducer::from_config_and_context(&config, reports).map_err(|e| TransactionError::Fatal(e.to_string()))?;
         let until = Instant::now() + START_LIMIT;
         retried(until, || producer.init_transactions(left(until)))
             .map_err(|e| TransactionError::Fatal(format!("init_transactions: {e}")))?;
@@ -102,63 +103,53 @@ impl LaneProducer {
         next_offset: i64,
         metadata: &ConsumerGroupMetadata,
     ) -> Result<i64, TransactionError> {
-        self.unless_finished(|| self.transaction(records, next_offset, metadata))
+        let fill = |until| self.fill(records, next_offset, metadata, until);
+        self.transaction(fill, |until, abort_until| self.commit(until, abort_until))?;
+        Ok(self.producer.context().current.lock().end)
     }
 
     /// Closes what a commit whose markers were left out has left open on the lane's partition of `order-events`, as aborted: begins a
     /// transaction, sends an empty record, aborts it. Waits for a commit of this id that is still under way. Changes nothing visible.
     pub fn abort_abandoned(&self) -> Result<(), TransactionError> {
-        self.unless_finished(|| {
-            let began = Instant::now();
-            let (until, abort_until) = (began + self.transaction_timeout / 2, began + self.transaction_timeout * 5 / 6);
-            self.producer.context().forget();
-            self.producer.begin_transaction().map_err(|e| self.judge("begin", &e, abort_until))?;
-            let empty = OutRecord {
-                topic: self.events.clone(),
-                partition: self.partition,
-                request_offset: -1,
-                key: None,
-                payload: Vec::new(),
-                headers: Vec::new(),
-            };
-            let sent = self.send(&empty, until).and_then(|()| self.wait_until_acknowledged(until));
-            match sent {
-                Ok(()) => retried(abort_until, || self.producer.abort_transaction(left(abort_until)))
-                    .map_err(|e| TransactionError::Fatal(format!("abort: {e}"))),
-                Err(Failed::Call(what, error)) => Err(self.judge(what, &error, abort_until)),
-                Err(Failed::Here(reason)) => Err(self.abort(reason, abort_until)),
-            }
-        })
+        let empty = OutRecord {
+            topic: self.events.clone(),
+            partition: self.partition,
+            request_offset: -1,
+            key: None,
+            payload: Vec::new(),
+            headers: Vec::new(),
+        };
+        self.transaction(
+            |until| self.send(&empty, until).and_then(|()| self.wait_until_acknowledged(until)),
+            |_, abort_until| match self.abort("closing what was left open".to_owned(), abort_until) {
+                TransactionError::Aborted(_) => Ok(()),
+                failed => Err(failed),
+            },
+        )
     }
 
-    fn unless_finished<T>(&self, work: impl FnOnce() -> Result<T, TransactionError>) -> Result<T, TransactionError> {
+    /// One transaction: `fill` up to half of its time-out, then `end` up to five sixths. Finishes the producer where its outcome does.
+    fn transaction(
+        &self,
+        fill: impl FnOnce(Instant) -> Result<(), Failed>,
+        end: impl FnOnce(Instant, Instant) -> Result<(), TransactionError>,
+    ) -> Result<(), TransactionError> {
         if self.is_finished.load(SeqCst) {
             return Err(TransactionError::Fatal("it was finished by an earlier error".to_owned()));
         }
-        let result = work();
+        let began = Instant::now();
+        let (until, abort_until) = (began + self.transaction_timeout / 2, began + self.transaction_timeout * 5 / 6);
+        *self.producer.context().current.lock() = Reported::default();
+        let begun = self.producer.begin_transaction().map_err(|e| Failed::Call("begin", e));
+        let result = match begun.and_then(|()| fill(until)) {
+            Ok(()) => end(until, abort_until),
+            Err(Failed::Call(what, error)) => Err(self.judge(what, &error, abort_until)),
+            Err(Failed::Here(reason)) => Err(self.abort(reason, abort_until)),
+        };
         if matches!(result, Err(TransactionError::Fatal(_) | TransactionError::Unknown(_))) {
             self.is_finished.store(true, SeqCst);
         }
         result
-    }
-
-    fn transaction(
-        &self,
-        records: &[OutRecord],
-        next_offset: i64,
-        metadata: &ConsumerGroupMetadata,
-    ) -> Result<i64, TransactionError> {
-        let began = Instant::now();
-        let until = began + self.transaction_timeout / 2;
-        let abort_until = began + self.transaction_timeout * 5 / 6;
-        self.producer.context().forget();
-        self.producer.begin_transaction().map_err(|e| self.judge("begin", &e, abort_until))?;
-        self.fill(records, next_offset, metadata, until).map_err(|failed| match failed {
-            Failed::Call(what, error) => self.judge(what, &error, abort_until),
-            Failed::Here(reason) => self.abort(reason, abort_until),
-        })?;
-        self.commit(until, abort_until)?;
-        Ok(self.producer.context().end())
     }
 
     /// Everything up to the commit: after it, all records are in the log, undecided.
@@ -187,7 +178,7 @@ impl LaneProducer {
             }
             thread::sleep(IN_FLIGHT_POLL);
         }
-        match self.producer.context().first() {
+        match self.producer.context().failure() {
             Some(failure) => Err(Failed::Here(failure)),
             None => Ok(()),
         }
@@ -299,26 +290,9 @@ struct Reported {
 }
 
 impl Reports {
-    fn new(events: &str) -> Self {
-        Self { events: events.to_owned(), current: Mutex::default() }
-    }
-
-    fn forget(&self) {
-        *self.lock() = Reported::default();
-    }
-
-    fn first(&self) -> Option<String> {
-        let current = self.lock();
+    fn failure(&self) -> Option<String> {
+        let current = self.current.lock();
         (current.failed > 0).then(|| format!("{} records failed, the first with: {}", current.failed, current.first_failure))
-    }
-
-    fn end(&self) -> i64 {
-        self.lock().end
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Reported> {
-        // The value is whole at every moment, whatever a thread that panicked was doing.
-        self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -336,7 +310,7 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): Self::DeliveryOpaque) {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         match result {
             Ok(message) if message.topic() == self.events => current.end = current.end.max(message.offset() + 1),
             Ok(_) => {}
