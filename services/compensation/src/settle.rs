@@ -7,7 +7,7 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use domain::{Event, EventBody, VoucherId};
-use events::{Codec, DecodeError, LearnError};
+use events::{Codec, DecodeError};
 use infra::{
     redis::{Settle, Store, StoreError},
     shutdown::CancellationToken,
@@ -132,20 +132,14 @@ pub(crate) async fn decode(
 ) -> Result<Event, Halt> {
     let mut pause = Pause::new();
     loop {
-        let unknown = match codec.decode_event(payload, partition) {
+        let id = match codec.decode_event(payload, partition) {
             Ok(event) => return Ok(event),
             Err(DecodeError::UnknownSchema(id)) => id,
             Err(problem) => return Err(Halt::Undecodable { offset, problem: problem.to_string() }),
         };
-        match codec.learn(unknown).await {
-            Ok(()) => {}
-            Err(problem @ LearnError::NoSuchSchema(_)) => {
-                return Err(Halt::Undecodable { offset, problem: problem.to_string() });
-            }
-            Err(LearnError::Transient(problem)) => {
-                pause.complain("the schema of an event cannot be looked up", &problem);
-                pause.wait(stop).await?;
-            }
+        if let Err(problem) = codec.learn(id).await {
+            pause.complain("the schema of an event cannot be looked up", &problem);
+            pause.wait(stop).await?;
         }
     }
 }

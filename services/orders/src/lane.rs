@@ -6,12 +6,12 @@
 //! transactional id and by the group's generation.
 
 use std::{
-    ops::ControlFlow,
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use events::{Codec, DecodeError};
 use infra::{
     kafka::PartitionReader,
     postgres::{
@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Service,
-    decide_batch::{self, Decoded, Undecoded},
+    decide_batch::{self, Decoded},
     mailbox::{Answer, Batch, Health, Mail, Mailbox, Question, Told},
     next_step::{LaneError, Next, next_step},
 };
@@ -318,10 +318,10 @@ impl Lane {
     fn decide(&mut self, batch: &Batch) -> Result<Phase, LaneError> {
         let started = Instant::now();
         self.mailbox.set_working_on(batch.records.first().map_or(0, |r| r.timestamp.0));
-        let decoded = match self.decode(batch)? {
-            ControlFlow::Continue(decoded) => decoded,
-            ControlFlow::Break(()) => return Ok(Phase::Ended),
-        };
+        let max_in_a_row = self.service.config.max_dead_letters;
+        let decoded = decide_batch::decode(&batch.records, self.unreadable_in_a_row, max_in_a_row, |record| {
+            self.read(|codec| codec.decode_request(&record.payload))
+        })?;
         self.service.metrics.step("decode", started.elapsed());
         if !self.is_published_for_good()? {
             return Ok(Phase::Ended);
@@ -360,30 +360,20 @@ impl Lane {
         }
     }
 
-    /// Decodes, learning the schemas that are needed. Breaks off where the lane is told to end meanwhile.
-    fn decode(&mut self, batch: &Batch) -> Result<ControlFlow<(), Decoded>, LaneError> {
-        let mut missing = Vec::new();
+    /// Decodes, learning the schema where it is not known yet.
+    pub(crate) fn read<T>(&self, decode: impl Fn(&Codec) -> Result<T, DecodeError>) -> Result<Result<T, DecodeError>, LaneError> {
+        let codec = &self.service.codec;
         loop {
-            let codec = &self.service.codec;
-            let max = self.service.config.max_dead_letters;
-            match decide_batch::decode(codec, &batch.records, &missing, self.unreadable_in_a_row, max) {
-                Ok(decoded) => return Ok(ControlFlow::Continue(decoded)),
-                Err(Undecoded::Stop(error)) => return Err(error),
-                Err(Undecoded::NeedsSchema(id)) => {
-                    if self.mailbox.told() > Told::Work {
-                        return Ok(ControlFlow::Break(()));
-                    }
+            match decode(codec) {
+                Err(DecodeError::UnknownSchema(id)) => {
                     // Lanes that meet the same new id ask the registry one after the other, each with its own time limit.
                     self.beat.end();
                     // On the service's runtime: the registry's client keeps connections that no lane's own runtime would drive.
                     let learned = self.service.handle.block_on(codec.learn(id));
                     self.beat.begin("decode");
-                    match learned {
-                        Ok(()) => {}
-                        Err(events::LearnError::NoSuchSchema(id)) => missing.push(id),
-                        Err(error) => return Err(error.into()),
-                    }
+                    learned?;
                 }
+                read => return Ok(read),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What can happen to a lane, and what it does next: the table in `docs/ARCHITECTURE.md` ("The orders service") as one function.
 
 use domain::VoucherId;
-use events::{EncodeError, LearnError};
+use events::{EncodeError, RegistryError};
 use infra::{
     kafka::LogError,
     postgres::{DatabaseError, Fault},
@@ -38,7 +38,7 @@ pub(crate) enum LaneError {
     Log(#[from] LogError),
     /// A schema id is unknown and the registry is away.
     #[error(transparent)]
-    Registry(#[from] LearnError),
+    Registry(#[from] RegistryError),
     #[error(transparent)]
     Encode(#[from] EncodeError),
     #[error("the request at offset {offset} has kind {kind:?}, which this version does not know: start the newer version")]
@@ -124,8 +124,6 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
 mod tests {
     use std::time::Duration;
 
-    use events::RegistryError;
-
     use super::*;
 
     fn away() -> DatabaseError {
@@ -177,7 +175,7 @@ mod tests {
     #[test]
     fn a_registry_that_is_away_makes_the_lane_wait() {
         let away = RegistryError::Unavailable { url: "u".into(), reason: "r".into() };
-        assert_eq!(next_step(&LearnError::Transient(away).into()), Next::Again);
+        assert_eq!(next_step(&away.into()), Next::Again);
     }
 
     #[test]

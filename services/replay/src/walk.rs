@@ -8,7 +8,7 @@ use std::{
 };
 
 use domain::{Event, LoggedRequest};
-use events::{Codec, DecodeError, LearnError};
+use events::{Codec, DecodeError};
 use infra::{
     config::Connections,
     kafka::{Ends, PartitionReader, Record},
@@ -127,13 +127,12 @@ fn understand<T>(
         };
         match runtime.block_on(codec.learn(id)) {
             Ok(()) => {}
-            Err(LearnError::Transient(error)) if tries > 0 => {
+            Err(error) if tries == 0 => return Err(error.to_string()),
+            Err(error) => {
                 tracing::warn!(%error, "the schema registry is needed to go on");
                 tries -= 1;
                 thread::sleep(LEARN_PAUSE);
             }
-            Err(error @ LearnError::NoSuchSchema(_)) => return Ok(Err(error.to_string())),
-            Err(error) => return Err(error.to_string()),
         }
     }
 }
