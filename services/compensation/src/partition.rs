@@ -12,6 +12,7 @@ use std::{
 use domain::{Timestamp, Voucher, VoucherId};
 use events::Codec;
 use infra::{
+    kafka::Probe,
     postgres::Pool,
     redis::{Store, StoreError},
     shutdown::CancellationToken,
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use publish::RequestProducer;
 use tokio::sync::Notify;
 
-use crate::{CompensationConfig, metrics::Metrics, probe::Probe};
+use crate::{CompensationConfig, metrics::Metrics};
 
 /// How long the keys of an archived voucher stay. Whoever takes the partition over in between gives them as long again.
 const ARCHIVE_TTL: Duration = Duration::from_secs(3_600);
@@ -46,30 +47,6 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(
-        config: CompensationConfig,
-        store: Store,
-        pool: Pool,
-        codec: Codec,
-        producer: RequestProducer,
-        probe: Probe,
-        metrics: Metrics,
-    ) -> Self {
-        Self {
-            config,
-            store,
-            pool,
-            codec,
-            producer,
-            probe,
-            metrics,
-            beats: Arc::default(),
-            partitions: Mutex::default(),
-            joined: AtomicUsize::new(0),
-            redis_answers: AtomicBool::new(true),
-        }
-    }
-
     /// Ready: Redis answers, every member is in the group, no partition has stopped for good.
     pub(crate) fn readiness(self: &Arc<Self>) -> Readiness {
         let service = self.clone();

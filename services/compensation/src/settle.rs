@@ -92,34 +92,35 @@ async fn settle_batch(partition: &Partition, batch: &[Raw]) -> Result<(), Halt> 
 fn take_note(partition: &Partition, event: &Event, answer: &Answer) {
     let metrics = &partition.service.metrics;
     let Some(voucher) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else {
-        metrics.settled("unsequenced", 1);
+        metrics.settled("unsequenced");
         return;
     };
-    match answer {
+    let word = match answer {
         Answer::Settled(Settle::Applied) => {
-            metrics.settled("applied", 1);
             partition.saw(voucher, event.voucher_seq);
             if matches!(event.body, EventBody::VoucherOpened(_)) {
                 partition.ask_repair(voucher, Reason::Opened);
             }
+            "applied"
         }
         Answer::Settled(Settle::Skip { seq }) => {
-            metrics.settled("skip", 1);
             partition.saw(voucher, *seq);
+            "skip"
         }
         Answer::Settled(Settle::Gap { .. }) => {
-            metrics.settled("gap", 1);
             partition.passed_by(voucher, event.voucher_seq, Reason::Behind);
+            "gap"
         }
         Answer::Settled(Settle::UnknownVoucher) => {
-            metrics.settled("unknown", 1);
             partition.passed_by(voucher, event.voucher_seq, Reason::Missing);
+            "unknown"
         }
         Answer::Damaged => {
-            metrics.settled("damaged", 1);
             partition.passed_by(voucher, event.voucher_seq, Reason::Damaged);
+            "damaged"
         }
-    }
+    };
+    metrics.settled(word);
 }
 
 /// Decodes one event, asking the registry for as long as it takes where the schema is not known yet.

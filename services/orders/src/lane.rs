@@ -174,7 +174,7 @@ impl Lane {
             }
             Phase::Recover => {
                 self.mailbox.set_health_unless_troubled(Health::Recovering);
-                self.service.metrics.recovery();
+                self.service.metrics.recoveries.inc();
                 self.recover()
             }
             Phase::Publish { records, next_offset, is_recovery } => self.publish(records, *next_offset, *is_recovery),
@@ -212,33 +212,23 @@ impl Lane {
         if self.failures >= TROUBLE_AFTER {
             self.mailbox.set_health(Health::Troubled(error.to_string()));
         }
-        if matches!(error, LaneError::Database(_) | LaneError::CommitUnknown(_)) {
+        if matches!(error, LaneError::Database(_) | LaneError::Commit(_)) {
             self.close_session();
         }
         if self.mailbox.told() > Told::Work {
             // One try is what a revoke waits for; the next owner publishes what is committed.
             return Phase::Ended;
         }
+        if next == (Next::Ask { drop_producer: true }) {
+            self.producer = None;
+        }
+        if next == Next::Again || self.failures > 1 {
+            self.back_off();
+        }
         match next {
-            Next::Again => {
-                self.back_off();
-                failed
-            }
-            Next::Recover => {
-                if self.failures > 1 {
-                    self.back_off();
-                }
-                Phase::Recover
-            }
-            Next::Ask { drop_producer } => {
-                if drop_producer {
-                    self.producer = None;
-                }
-                if self.failures > 1 {
-                    self.back_off();
-                }
-                Phase::Ask
-            }
+            Next::Again => failed,
+            Next::Recover => Phase::Recover,
+            Next::Ask { .. } => Phase::Ask,
             Next::Stop => Phase::Stopped,
         }
     }

@@ -4,7 +4,7 @@ use domain::VoucherId;
 use events::{EncodeError, RegistryError};
 use infra::{
     kafka::LogError,
-    postgres::{DatabaseError, Fault},
+    postgres::{DatabaseError, Fault, lane::CommitError},
 };
 use publish::TransactionError;
 
@@ -23,15 +23,11 @@ pub(crate) enum LaneError {
     /// The consumer was told that it cannot read where it stood.
     #[error("Kafka has no record at the offset where the consumer stood")]
     CannotRead,
-    #[error("outcome of the commit to Postgres unknown: {0}")]
-    CommitUnknown(DatabaseError),
+    #[error("Postgres: {0}")]
+    Commit(#[from] CommitError),
     /// Nothing was committed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    #[error("a voucher of this batch was published on another partition at the same time")]
-    VoucherTaken,
-    #[error("{expected} rows of {table} were to be written, but {written} were")]
-    Rows { table: &'static str, expected: u64, written: u64 },
     #[error(transparent)]
     Transaction(#[from] TransactionError),
     #[error(transparent)]
@@ -95,20 +91,19 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
         | LaneError::BatchElsewhere { .. }
         | LaneError::NotStable { .. }
         | LaneError::CannotRead
-        | LaneError::CommitUnknown(_) => Next::Recover,
-        LaneError::Database(error) => match error.fault() {
+        | LaneError::Commit(CommitError::Unknown(_)) => Next::Recover,
+        LaneError::Database(error) | LaneError::Commit(CommitError::RolledBack(error)) => match error.fault() {
             Fault::Again => Next::Again,
             Fault::Constraint | Fault::Wrong => Next::Stop,
         },
-        LaneError::VoucherTaken | LaneError::Registry(_) => Next::Again,
+        LaneError::Registry(_) => Next::Again,
         LaneError::Transaction(TransactionError::Aborted(_)) => Next::Ask { drop_producer: false },
         // After an unknown outcome the producer is finished, too: as with a fatal error, a lane that lost its partition must not fence
         // the next owner.
         LaneError::Transaction(TransactionError::Fatal(_) | TransactionError::Unknown(_)) => Next::Ask { drop_producer: true },
         LaneError::Log(LogError::OutOfRange { .. } | LogError::Topic { .. }) => Next::Stop,
         LaneError::Log(_) => Next::Again,
-        LaneError::Rows { .. }
-        | LaneError::Encode(_)
+        LaneError::Encode(_)
         | LaneError::UnknownKind { .. }
         | LaneError::TooManyDeadLetters { .. }
         | LaneError::Gap { .. }
@@ -140,7 +135,7 @@ mod tests {
         assert_eq!(next_step(&LaneError::BatchElsewhere { first: 1, expected: 2 }), Next::Recover);
         assert_eq!(next_step(&LaneError::CannotRead), Next::Recover);
         assert_eq!(next_step(&LaneError::NotStable { end: 2, stable: 1 }), Next::Recover);
-        assert_eq!(next_step(&LaneError::CommitUnknown(away())), Next::Recover);
+        assert_eq!(next_step(&CommitError::Unknown(away()).into()), Next::Recover);
     }
 
     #[test]
@@ -152,12 +147,12 @@ mod tests {
     fn a_row_nobody_understands_stops_the_lane() {
         let row = DatabaseError::Row { table: "orders", problem: "unknown status".into() };
         assert_eq!(next_step(&LaneError::Database(row)), Next::Stop);
-        assert_eq!(next_step(&LaneError::Rows { table: "orders", expected: 2, written: 1 }), Next::Stop);
+        assert_eq!(next_step(&DatabaseError::Rows { table: "orders", expected: 2, written: 1 }.into()), Next::Stop);
     }
 
     #[test]
     fn a_voucher_published_twice_at_once_is_decided_again() {
-        assert_eq!(next_step(&LaneError::VoucherTaken), Next::Again);
+        assert_eq!(next_step(&DatabaseError::VoucherTaken.into()), Next::Again);
     }
 
     #[test]
