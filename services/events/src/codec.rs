@@ -103,7 +103,10 @@ impl Codec {
 
     fn new(requests_id: u32, events_id: u32, registry: Option<Registry>) -> Self {
         let (known, asking) = Default::default();
-        Self { shared: Arc::new(Shared { requests_id, events_id, registry, known, asking }) }
+        let codec = Self { shared: Arc::new(Shared { requests_id, events_id, registry, known, asking }) };
+        codec.teach(requests_id, crate::REQUEST_SCHEMA);
+        codec.teach(events_id, crate::EVENT_SCHEMA);
+        codec
     }
 
     pub fn encode_request(&self, request: &Request) -> Result<Vec<u8>, EncodeError> {
@@ -117,9 +120,6 @@ impl Codec {
     /// A symbol of a newer version, be it the kind or a word in the body (who cancels), is [`DecodeError::UnknownKind`].
     pub fn decode_request(&self, bytes: &[u8]) -> Result<Request, DecodeError> {
         let (id, datum) = split(bytes)?;
-        if id == self.shared.requests_id {
-            return REQUESTS.read(datum, |wire: WireRequest| wire.try_into());
-        }
         self.learned(id)?.requests.read(&REQUESTS, datum, |wire: WireRequest| wire.try_into())
     }
 
@@ -129,9 +129,6 @@ impl Codec {
     /// folds could only make up what it means, and who merely reads skips the record as one of a newer kind.
     pub fn decode_event(&self, bytes: &[u8], partition: i32) -> Result<Event, DecodeError> {
         let (id, datum) = split(bytes)?;
-        if id == self.shared.events_id {
-            return EVENTS.read(datum, |wire: WireEvent| wire.into_event(partition));
-        }
         self.learned(id)?.events.read(&EVENTS, datum, |wire: WireEvent| wire.into_event(partition))
     }
 
@@ -165,8 +162,7 @@ impl Codec {
         Ok(())
     }
 
-    /// Takes a schema id's meaning from the caller instead of a registry: for tools that read with schemas kept elsewhere. The ids of
-    /// this version's own schemas stay what they are.
+    /// Takes a schema id's meaning from the caller instead of a registry: for tools that read with schemas kept elsewhere.
     pub fn teach(&self, id: u32, schema: &str) {
         let learned = Arc::new(Learned::from_text(schema));
         self.shared.known.write().unwrap_or_else(PoisonError::into_inner).insert(id, Known::Schema(learned));
@@ -177,10 +173,6 @@ impl Codec {
             Some(Known::Schema(learned)) => Ok(learned.clone()),
             Some(Known::Missing(since)) if since.elapsed() < MISSING_FOR => {
                 Err(DecodeError::Unreadable(format!("no schema has id {id}")))
-            }
-            // Our own id of the other topic needs no registry: its records are foreign here.
-            _ if id == self.shared.requests_id || id == self.shared.events_id => {
-                Err(DecodeError::Unreadable("a record of another topic".into()))
             }
             _ => Err(DecodeError::UnknownSchema(id)),
         }
