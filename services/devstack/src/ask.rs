@@ -71,8 +71,8 @@ pub(crate) fn redis_pid(port: u16) -> io::Result<u32> {
 /// What a broker says about its cluster.
 pub(crate) struct Cluster {
     pub(crate) id: String,
-    /// Brokers that are ready to serve.
-    pub(crate) brokers: usize,
+    /// The ids of brokers that are ready to serve.
+    pub(crate) brokers: Vec<i32>,
 }
 
 /// A Metadata request, version 2: `length, api key 3, version 2, correlation id, client id, no topics`.
@@ -115,9 +115,9 @@ fn parse_metadata(answer: &[u8]) -> Option<Cluster> {
         Some(String::from_utf8_lossy(bytes).into_owned())
     }
     int(&mut rest)?;
-    let brokers = usize::try_from(int(&mut rest)?).ok()?;
-    for _ in 0..brokers {
-        int(&mut rest)?;
+    let mut brokers = Vec::new();
+    for _ in 0..int(&mut rest)? {
+        brokers.push(int(&mut rest)?);
         text(&mut rest)?;
         int(&mut rest)?;
         text(&mut rest)?;
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn metadata_is_read() {
         let cluster = parse_metadata(ONE_BROKER).unwrap();
-        assert_eq!((cluster.id.as_str(), cluster.brokers), ("ab", 1));
+        assert_eq!((cluster.id.as_str(), cluster.brokers), ("ab", vec![1]));
     }
 
     #[test]

@@ -1,8 +1,14 @@
-//! One Kafka broker that is its own controller (KRaft), without copies of anything: acknowledged means written by it.
+//! Kafka brokers that are their own controllers (KRaft). One alone keeps no copies of anything: acknowledged means written
+//! by it. Of three, each may fail: acknowledged means written by two.
+//!
+//! Each has three listeners: clients come to the first, whose address a broker may give out as another one (a fault
+//! proxy's); the brokers and the controllers among themselves use the other two, which nothing stands in front of.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
@@ -11,10 +17,15 @@ use rand::RngCore;
 use crate::{
     Result, StackError, ask,
     folder::{self, Folder},
-    native,
-    server::{Recipe, Server},
+    native, ports,
+    server::{Recipe, START_DEADLINE, Server},
     spawn::Launch,
 };
+
+/// Copies of each record where there are as many brokers.
+const REPLICATION: usize = 3;
+/// How often a new cluster is asked whether its brokers know each other.
+const POLL: Duration = Duration::from_millis(20);
 
 /// How to run it.
 #[derive(Clone, Debug, Default)]
@@ -29,21 +40,122 @@ pub struct KafkaOptions {
     pub dir: Option<PathBuf>,
 }
 
+/// Several brokers: how to run them.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// At least one. Topics get three copies, of which two must acknowledge, where there are three or more.
+    pub brokers: usize,
+    /// The ports on 127.0.0.1 that the brokers give out to clients as theirs, one a broker: those of fault proxies.
+    /// Nobody needs to listen there for the start. [`Server::endpoint`] stays the broker's own address.
+    pub advertised: Option<Vec<u16>>,
+    /// As in [`KafkaOptions`].
+    pub c2: bool,
+    /// For all of them, as in [`KafkaOptions`].
+    pub properties: Vec<(String, String)>,
+    /// For the brokers' folders `1`, `2`, ..., kept; `None`: temporary folders.
+    pub dir: Option<PathBuf>,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self { brokers: 3, advertised: None, c2: false, properties: Vec::new(), dir: None }
+    }
+}
+
 /// Starts a broker and waits until it names itself as ready in an answer to Metadata.
 ///
 /// # Errors
 /// When Kafka or Java is not installed, or the broker does not answer in time; the error holds the end of its log.
 pub fn start(options: KafkaOptions) -> Result<Server> {
     let folder = Folder::open(options.dir.as_deref())?;
+    let cluster = format(&folder, 1, None)?;
+    let node = Node { id: 1, port: options.port, advertised: None, controllers: vec![0], cluster };
+    // So that a test need not wait for 9 s until a killed broker may register again, as it must by default. Of several
+    // brokers, that wait belongs to what is tested.
+    let quick = [("broker.session.timeout.ms", "3000"), ("broker.heartbeat.interval.ms", "500")];
+    let quick = quick.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    start_node(folder, node, options.c2, &[&quick[..], &options.properties].concat())
+}
+
+/// Starts brokers side by side, numbered 1, 2, ... in this order, and waits until each knows all of them.
+///
+/// Each is a voter of the controllers' quorum: without a majority none becomes ready, so brokers that were all killed
+/// must be restarted side by side. A killed broker is counted as gone, and let in again, after `broker.session.timeout.ms`
+/// (9 s by default).
+///
+/// # Errors
+/// As for [`start`], for each that failed; the others are ended.
+pub fn start_cluster(options: ClusterOptions) -> Result<Vec<Server>> {
+    let controllers: Vec<u16> = (0..options.brokers).map(|_| ports::free()).collect::<Result<_>>()?;
+    let mut cluster: Option<String> = None;
+    let mut nodes = Vec::new();
+    for id in 1..=options.brokers {
+        let folder = Folder::open(options.dir.as_ref().map(|dir| dir.join(id.to_string())).as_deref())?;
+        let name = format(&folder, id, cluster.as_deref())?;
+        cluster = Some(name.clone());
+        let advertised = options.advertised.as_ref().and_then(|ports| ports.get(id - 1).copied());
+        nodes.push((folder, Node { id, port: 0, advertised, controllers: controllers.clone(), cluster: name }));
+    }
+    let started: Vec<Result<Server>> = thread::scope(|scope| {
+        let start = |(folder, node)| {
+            let options = &options;
+            scope.spawn(move || start_node(folder, node, options.c2, &options.properties))
+        };
+        let threads: Vec<_> = nodes.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let (servers, errors): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
+    let errors: Vec<StackError> = errors.into_iter().filter_map(Result::err).collect();
+    let servers: Vec<Server> = servers.into_iter().filter_map(Result::ok).collect();
+    if !errors.is_empty() {
+        return Err(StackError::Several(errors));
+    }
+    for server in &servers {
+        wait_for_brokers(server, options.brokers)?;
+    }
+    Ok(servers)
+}
+
+/// A broker learns of the others one by one after it is ready itself.
+fn wait_for_brokers(server: &Server, wanted: usize) -> Result<()> {
+    let port = server.endpoint().rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default();
+    let begin = Instant::now();
+    loop {
+        let reason = match ask::kafka_cluster(port) {
+            Ok(found) if found.brokers.len() == wanted => return Ok(()),
+            Ok(found) => format!("it knows brokers {:?}, not all {wanted}", found.brokers),
+            Err(error) => error.to_string(),
+        };
+        if begin.elapsed() > START_DEADLINE {
+            let (log, tail) = (server.log().to_path_buf(), server.log_excerpt());
+            return Err(StackError::NotReady { name: server.name().to_owned(), reason, log, tail });
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// One broker and its place in the cluster.
+struct Node {
+    /// From 1.
+    id: usize,
+    /// For clients; 0: a free one.
+    port: u16,
+    /// What clients are told instead.
+    advertised: Option<u16>,
+    /// Those of all nodes, by id; 0: a free one, if there is only one node.
+    controllers: Vec<u16>,
+    cluster: String,
+}
+
+fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -> Result<Server> {
     let native = native::folder()?;
-    let cluster = format(&folder.path().join("data"), &native.join("kafka-bootstrap.checkpoint"))?;
     let jars = native::files_ending(&native.join("kafka"), ".jar")?;
-    Server::start("kafka", folder, &[options.port, 0], |folder, ports| {
+    Server::start("kafka", folder, &[node.port, 0, node.controllers[node.id - 1]], |folder, ports| {
         let properties = folder.join("server.properties");
-        folder::write(&properties, server_properties(&folder.join("data"), ports[0], ports[1], &options.properties))?;
+        folder::write(&properties, server_properties(&node, &folder.join("data"), ports, more))?;
         let mut args: Vec<String> =
             ["-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"].map(str::to_owned).to_vec();
-        if !options.c2 {
+        if !c2 {
             args.push("-XX:TieredStopAtLevel=1".to_owned());
         }
         args.extend(native::archive_option(&native, "kafka.jsa"));
@@ -51,7 +163,7 @@ pub fn start(options: KafkaOptions) -> Result<Server> {
         // Names without a path, in order: the archive is bound to the class path as compose/native/archives.sh spells it.
         args.extend(["-cp".to_owned(), jars.join(":"), "kafka.Kafka".to_owned(), properties.to_string_lossy().into_owned()]);
         let port = ports[0];
-        let cluster = cluster.clone();
+        let (id, cluster) = (node.id as i32, node.cluster.clone());
         Ok(Recipe {
             launch: Launch {
                 program: native::java(),
@@ -64,7 +176,7 @@ pub fn start(options: KafkaOptions) -> Result<Server> {
             endpoint: format!("127.0.0.1:{port}"),
             probe: Box::new(move |_| match ask::kafka_cluster(port) {
                 Ok(found) if found.id != cluster => Err(format!("port {port} belongs to another Kafka")),
-                Ok(found) if found.brokers == 0 => Err("the broker is not registered yet".to_owned()),
+                Ok(found) if !found.brokers.contains(&id) => Err("the broker is not registered yet".to_owned()),
                 Ok(_) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }),
@@ -81,11 +193,15 @@ const LOGGING: [(&str, &str); 4] = [
     ("log.org.apache.kafka.common.config", "warn"),
 ];
 
-/// Makes a data folder for a new cluster, or keeps the one there is; gives the cluster's id.
+/// Makes a node's data folder for this cluster (`None`: a new one), or keeps the one there is; gives the cluster's id.
 ///
 /// The set-up script has run Kafka's own `StorageTool` once. A second JVM for each start would take as long as the
 /// broker, and only the two ids differ.
-fn format(data: &Path, bootstrap: &Path) -> Result<String> {
+fn format(folder: &Folder, node: usize, cluster: Option<&str>) -> Result<String> {
+    format_data(&folder.path().join("data"), &native::folder()?.join("kafka-bootstrap.checkpoint"), node, cluster)
+}
+
+fn format_data(data: &Path, bootstrap: &Path, node: usize, cluster: Option<&str>) -> Result<String> {
     let meta = data.join("meta.properties");
     if let Ok(text) = fs::read_to_string(&meta) {
         let id = text.lines().find_map(|line| line.strip_prefix("cluster.id="));
@@ -96,9 +212,9 @@ fn format(data: &Path, bootstrap: &Path) -> Result<String> {
     folder::make(data)?;
     fs::copy(bootstrap, data.join("bootstrap.checkpoint"))
         .map_err(StackError::system(format!("copy {}", bootstrap.display())))?;
-    let cluster = random_id();
+    let cluster = cluster.map_or_else(random_id, str::to_owned);
     // Written last: its presence says that the folder is complete.
-    folder::write(&meta, format!("version=1\nnode.id=1\ncluster.id={cluster}\ndirectory.id={}\n", random_id()))?;
+    folder::write(&meta, format!("version=1\nnode.id={node}\ncluster.id={cluster}\ndirectory.id={}\n", random_id()))?;
     Ok(cluster)
 }
 
@@ -119,14 +235,31 @@ fn random_id() -> String {
         .collect()
 }
 
-fn server_properties(data: &Path, port: u16, controller: u16, more: &[(String, String)]) -> String {
-    let addresses = [
-        ("controller.quorum.voters", format!("1@127.0.0.1:{controller}")),
-        ("listeners", format!("PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}")),
-        ("advertised.listeners", format!("PLAINTEXT://127.0.0.1:{port}")),
+/// `ports`: for clients, for brokers, for controllers.
+fn server_properties(node: &Node, data: &Path, ports: &[u16], more: &[(String, String)]) -> String {
+    let [port, broker, controller] = [ports[0], ports[1], ports[2]];
+    let advertised = node.advertised.unwrap_or(port);
+    let others = node.controllers.iter().enumerate().map(|(index, &other)| (index + 1, other));
+    let voters: Vec<String> =
+        others.map(|(id, other)| format!("{id}@127.0.0.1:{}", if id == node.id { controller } else { other })).collect();
+    let copies = node.controllers.len().min(REPLICATION);
+    // All but one: that one may fail.
+    let in_sync = copies.saturating_sub(1).max(1);
+    let settings = [
+        ("node.id", node.id.to_string()),
+        ("controller.quorum.voters", voters.join(",")),
+        ("listeners", format!("CLIENT://127.0.0.1:{port},BROKER://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}")),
+        ("advertised.listeners", format!("CLIENT://127.0.0.1:{advertised},BROKER://127.0.0.1:{broker}")),
         ("log.dirs", data.display().to_string()),
+        ("default.replication.factor", copies.to_string()),
+        ("min.insync.replicas", in_sync.to_string()),
+        ("offsets.topic.replication.factor", copies.to_string()),
+        ("transaction.state.log.replication.factor", copies.to_string()),
+        ("transaction.state.log.min.isr", in_sync.to_string()),
+        ("share.coordinator.state.topic.replication.factor", copies.to_string()),
+        ("share.coordinator.state.topic.min.isr", in_sync.to_string()),
     ];
-    let mut text: String = addresses.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let mut text: String = settings.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     text.push_str(SETTINGS);
     // Of two lines with one name, Java's properties keep the later.
     text.extend(more.iter().map(|(name, value)| format!("{name}={value}\n")));
@@ -135,22 +268,15 @@ fn server_properties(data: &Path, port: u16, controller: u16, more: &[(String, S
 
 const SETTINGS: &str = "\
 process.roles=broker,controller
-node.id=1
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=BROKER
+listener.security.protocol.map=CLIENT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT
 auto.create.topics.enable=false
-offsets.topic.replication.factor=1
+unclean.leader.election.enable=false
 offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
-# A killed broker may register again only when its old session is over: after 9 s by default.
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
 # So that tests need not wait long for a dead member or a dead transaction to be noticed.
 group.min.session.timeout.ms=1000
 group.consumer.min.session.timeout.ms=1000
@@ -180,13 +306,36 @@ mod tests {
         let bootstrap = folder.path().join("bootstrap");
         fs::write(&bootstrap, "x").unwrap();
         let data = folder.path().join("data");
-        let first = format(&data, &bootstrap).unwrap();
-        assert_eq!(format(&data, &bootstrap).unwrap(), first);
+        let first = format_data(&data, &bootstrap, 1, None).unwrap();
+        assert_eq!(format_data(&data, &bootstrap, 1, None).unwrap(), first);
+        let second = format_data(&folder.path().join("second"), &bootstrap, 2, Some(&first)).unwrap();
+        assert_eq!(second, first);
     }
 
     #[test]
     fn further_properties_come_last() {
-        let text = server_properties(Path::new("/d"), 1, 2, &[("node.id".into(), "7".into())]);
+        let text = properties(1, None, &[("node.id".into(), "7".into())]);
         assert!(text.ends_with("\nnode.id=7\n"));
+    }
+
+    fn properties(brokers: usize, advertised: Option<u16>, more: &[(String, String)]) -> String {
+        let controllers = (0..brokers as u16).map(|index| 31 + index).collect();
+        let node = Node { id: 1, port: 0, advertised, controllers, cluster: "c".to_owned() };
+        server_properties(&node, Path::new("/d"), &[11, 21, 31], more)
+    }
+
+    #[test]
+    fn all_but_one_copy_must_acknowledge() {
+        for (brokers, copies, in_sync) in [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)] {
+            let text = properties(brokers, None, &[]);
+            assert!(text.contains(&format!("\ndefault.replication.factor={copies}\nmin.insync.replicas={in_sync}\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_clients_are_sent_to_the_advertised_port() {
+        let text = properties(3, Some(99), &[]);
+        assert!(text.contains("\nadvertised.listeners=CLIENT://127.0.0.1:99,BROKER://127.0.0.1:21\n"), "{text}");
+        assert!(text.contains("\ncontroller.quorum.voters=1@127.0.0.1:31,2@127.0.0.1:32,3@127.0.0.1:33\n"), "{text}");
     }
 }

@@ -1,8 +1,21 @@
 //! Configuration from environment variables, parsed once at start. Each variable stands in the table of `docs/CONFIGURATION.md`.
 
-use std::{collections::HashMap, fmt::Display, net::SocketAddr, ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::{self, Display},
+    net::SocketAddr,
+    ops::RangeInclusive,
+    str::FromStr,
+    time::Duration,
+};
 
 use events::Topics;
+
+pub(crate) mod address;
+mod kafka;
+
+pub(crate) use kafka::check_authorities;
+pub use kafka::{KafkaLogin, KafkaSecurity, Mechanism};
 
 /// Longest topic prefix in bytes: a topic's name has at most 249, ours need up to 18.
 const MAX_TOPIC_PREFIX: usize = 200;
@@ -16,9 +29,37 @@ pub enum ConfigError {
     Invalid { name: &'static str, value: String, problem: String },
 }
 
+/// A text that no log and no error may show.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one who needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
 /// A set of environment variables.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Env(HashMap<String, String>);
+
+/// The names only: values may be secrets.
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys().collect::<BTreeSet<_>>()).finish()
+    }
+}
 
 impl Env {
     /// The variables of this process. Values that are no Unicode count as not set.
@@ -86,13 +127,15 @@ impl Env {
 }
 
 /// Where the servers are, and the names under which this deployment uses them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Connections {
     /// `DOORBUSTER_KAFKA`: bootstrap servers, `host:port,...`.
     pub kafka: String,
-    /// `DOORBUSTER_REDIS`: `redis://host:port`.
+    /// `DOORBUSTER_KAFKA_SECURITY` and what belongs to it.
+    pub kafka_security: KafkaSecurity,
+    /// `DOORBUSTER_REDIS`: `redis://host:port`, or `rediss://user:password@host:port?ca=FILE`.
     pub redis: String,
-    /// `DOORBUSTER_POSTGRES`: `postgresql://user@host:port/database`.
+    /// `DOORBUSTER_POSTGRES`: `postgresql://user@host:port/database`, with `?sslmode=require&sslrootcert=FILE` where it is encrypted.
     pub postgres: String,
     /// `DOORBUSTER_REGISTRY`: base address of the schema registry's REST API.
     pub registry: String,
@@ -107,6 +150,18 @@ pub struct Connections {
     /// `DOORBUSTER_TRANSACTION_TIMEOUT_MS` (default 30000): after it the broker aborts a lane's open transaction. An open one holds up every
     /// reader of committed events; below 10 s a change of leader ends transactions.
     pub transaction_timeout: Duration,
+}
+
+/// Without the addresses that may hold passwords.
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connections")
+            .field("kafka", &self.kafka)
+            .field("kafka_security", &self.kafka_security)
+            .field("topics", &self.topics)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Connections {
@@ -125,6 +180,7 @@ impl Connections {
         }
         Ok(Self {
             kafka: env.required("DOORBUSTER_KAFKA", "the bootstrap servers of Kafka, as host:port,host:port")?,
+            kafka_security: KafkaSecurity::from_env(env)?,
             redis: env.required("DOORBUSTER_REDIS", "the address of Redis, as redis://host:port")?,
             postgres: env.required("DOORBUSTER_POSTGRES", "the address of Postgres, as postgresql://user@host:port/database")?,
             registry: env.required("DOORBUSTER_REGISTRY", "the base address of the schema registry's REST API")?,
@@ -187,6 +243,13 @@ mod tests {
             let message = with(name, value).map_err(|e| e.to_string()).err();
             assert!(message.as_ref().is_some_and(|m| m.contains(name) && m.contains(value)), "{message:?}");
         }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let env = Env::of(complete().into_iter().chain([("DOORBUSTER_REDIS", "redis://u:hunter2@r")]));
+        let shown = format!("{env:?} {:?}", Connections::from_env(&env));
+        assert!(shown.contains("DOORBUSTER_REDIS") && shown.contains("k:9092") && !shown.contains("hunter2"), "{shown}");
     }
 
     #[test]

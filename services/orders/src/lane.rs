@@ -219,7 +219,7 @@ impl Lane {
             // One try is what a revoke waits for; the next owner publishes what is committed.
             return Phase::Ended;
         }
-        if next == (Next::Ask { drop_producer: true }) {
+        if next == Next::Ask {
             self.producer = None;
         }
         if next == Next::Again || self.failures > 1 {
@@ -228,7 +228,7 @@ impl Lane {
         match next {
             Next::Again => failed,
             Next::Recover => Phase::Recover,
-            Next::Ask { .. } => Phase::Ask,
+            Next::Ask => Phase::Ask,
             Next::Stop => Phase::Stopped,
         }
     }
@@ -251,7 +251,6 @@ impl Lane {
     fn ask(&mut self) -> Phase {
         self.beat.end();
         match self.mailbox.ask(Question::Stands) {
-            Some(Answer::Mine) if self.producer.is_some() => Phase::Recover,
             Some(Answer::Mine) => Phase::NewProducer,
             _ => Phase::Ended,
         }

@@ -78,8 +78,9 @@ pub(crate) enum Next {
     Again,
     /// Recover with the producer it has.
     Recover,
-    /// Ask the consumer whether the assignment stands; if so recover, with a new producer where the old one is finished.
-    Ask { drop_producer: bool },
+    /// Drop the producer and ask the consumer whether the assignment stands; if so, recover with a new one. Without asking, a lane that has
+    /// lost its partition would fence the next owner.
+    Ask,
     /// Stop loudly and keep everything as it is.
     Stop,
 }
@@ -97,10 +98,7 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
             Fault::Constraint | Fault::Wrong => Next::Stop,
         },
         LaneError::Registry(_) => Next::Again,
-        LaneError::Transaction(TransactionError::Aborted(_)) => Next::Ask { drop_producer: false },
-        // After an unknown outcome the producer is finished, too: as with a fatal error, a lane that lost its partition must not fence
-        // the next owner.
-        LaneError::Transaction(TransactionError::Fatal(_) | TransactionError::Unknown(_)) => Next::Ask { drop_producer: true },
+        LaneError::Transaction(_) => Next::Ask,
         LaneError::Log(LogError::OutOfRange { .. } | LogError::Topic { .. }) => Next::Stop,
         LaneError::Log(_) => Next::Again,
         LaneError::Encode(_)
@@ -123,10 +121,6 @@ mod tests {
 
     fn away() -> DatabaseError {
         DatabaseError::Timeout(Duration::from_secs(1))
-    }
-
-    fn aborted() -> LaneError {
-        TransactionError::Aborted("generation refused".into()).into()
     }
 
     #[test]
@@ -156,14 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_asks_and_keeps_the_producer() {
-        assert_eq!(next_step(&aborted()), Next::Ask { drop_producer: false });
-    }
-
-    #[test]
     fn a_finished_producer_is_dropped_before_asking() {
-        for error in [TransactionError::Fatal("fenced".into()), TransactionError::Unknown("time-out".into())] {
-            assert_eq!(next_step(&error.into()), Next::Ask { drop_producer: true });
+        for error in [TransactionError::Failed("fenced".into()), TransactionError::Unknown("time-out".into())] {
+            assert_eq!(next_step(&error.into()), Next::Ask);
         }
     }
 

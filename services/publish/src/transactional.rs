@@ -29,23 +29,23 @@ const IN_FLIGHT_POLL: Duration = Duration::from_micros(200);
 /// Between two tries of a call that said "retriable", or of a record that found the queue full.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// How a transaction ended that did not commit.
+/// How a transaction ended that did not commit. Either way the producer is finished: see [`LaneProducer`].
 #[derive(Debug, thiserror::Error)]
 pub enum TransactionError {
-    /// Aborted, nothing was published; the producer can be used again. Refused generations end here.
-    #[error("transaction aborted: {0}")]
-    Aborted(String),
-    /// The producer is finished (fenced or fatal): drop it.
-    #[error("producer finished: {0}")]
-    Fatal(String),
-    /// The commit may or may not have happened: the log must say. The producer is finished too.
+    /// Nothing is published: a refused generation, a record that failed, a time limit, a newer producer of this partition.
+    #[error("not published: {0}")]
+    Failed(String),
+    /// The commit may or may not have happened: the log must say.
     #[error("outcome of the commit unknown: {0}")]
     Unknown(String),
 }
 
 /// One partition's transactional producer. Blocks; lives on its lane's thread.
 ///
-/// After [`TransactionError::Fatal`] or [`TransactionError::Unknown`] every further call answers `Fatal`: only a new producer can go on.
+/// **After any error it is finished**: every further call fails, and only a new producer, which aborts what this one left open, can go on. It
+/// must not abort and be used again. Where a record was sent but its acknowledgement was lost, librdkafka (2.12.1, "ADVBASE") gives the
+/// sequence numbers of what an abort throws away to the records of the next transaction; the broker takes those for repeats of the
+/// aborted ones, acknowledges them and does not store them, and the commit that follows is one of nothing. A new producer has a new epoch.
 pub struct LaneProducer {
     producer: ThreadedProducer<Reports>,
     requests: String,
@@ -57,7 +57,7 @@ pub struct LaneProducer {
 
 impl LaneProducer {
     /// Builds the producer and runs `init_transactions`, which fences and aborts whoever used this partition's id before.
-    /// Fails with `Fatal` within 15 s; the caller tries again.
+    /// Fails with `Failed` within 15 s; the caller tries again.
     pub fn start(connections: &Connections, partition: i32) -> Result<Self, TransactionError> {
         let timeout = connections.transaction_timeout;
         let mut config = kafka::client_config(connections);
@@ -77,10 +77,10 @@ impl LaneProducer {
             .set("message.max.bytes", kafka::MAX_DEAD_LETTER_BYTES.to_string());
         let reports = Reports { events: connections.topics.events.clone(), current: Mutex::default() };
         let producer =
-            ThreadedProducer::from_config_and_context(&config, reports).map_err(|e| TransactionError::Fatal(e.to_string()))?;
+            ThreadedProducer::from_config_and_context(&config, reports).map_err(|e| TransactionError::Failed(e.to_string()))?;
         let until = Instant::now() + START_LIMIT;
         retried(until, || producer.init_transactions(left(until)))
-            .map_err(|e| TransactionError::Fatal(format!("init_transactions: {e}")))?;
+            .map_err(|e| TransactionError::Failed(format!("init_transactions: {e}")))?;
         Ok(Self {
             producer,
             requests: connections.topics.requests.clone(),
@@ -91,8 +91,8 @@ impl LaneProducer {
         })
     }
 
-    /// Publishes the records and the group's offset (`next_offset` of `order-requests`) in one transaction. Takes at most five sixths of the
-    /// transaction's time-out.
+    /// Publishes the records and the group's offset (`next_offset` of `order-requests`) in one transaction. Takes at most half of the
+    /// transaction's time-out and the last call's 5 s.
     ///
     /// Gives the offset after its last event (0 where it had none). Only once the partition's last stable offset has reached that, nothing can
     /// take the transaction back: a coordinator acknowledges a commit before it writes the markers, and one that restarts while the
@@ -103,91 +103,81 @@ impl LaneProducer {
         next_offset: i64,
         metadata: &ConsumerGroupMetadata,
     ) -> Result<i64, TransactionError> {
-        let fill = |until| self.fill(records, next_offset, metadata, until);
-        self.transaction(fill, |until, abort_until| self.commit(until, abort_until))?;
-        Ok(self.producer.context().current.lock().end)
+        self.unless_finished(|| self.transaction(records, next_offset, metadata))
     }
 
     /// Closes what a commit whose markers were left out has left open on the lane's partition of `order-events`, as aborted: begins a
     /// transaction, sends an empty record, aborts it. Waits for a commit of this id that is still under way. Changes nothing visible.
     pub fn abort_abandoned(&self) -> Result<(), TransactionError> {
-        let empty = OutRecord {
-            topic: self.events.clone(),
-            partition: self.partition,
-            request_offset: -1,
-            key: None,
-            payload: Vec::new(),
-            headers: Vec::new(),
-        };
-        self.transaction(
-            |until| self.send(&empty, until).and_then(|()| self.wait_until_acknowledged(until)),
-            |_, abort_until| match self.abort("closing what was left open".to_owned(), abort_until) {
-                TransactionError::Aborted(_) => Ok(()),
-                failed => Err(failed),
-            },
-        )
+        self.unless_finished(|| {
+            let until = self.begin()?;
+            let empty = OutRecord {
+                topic: self.events.clone(),
+                partition: self.partition,
+                request_offset: -1,
+                key: None,
+                payload: Vec::new(),
+                headers: Vec::new(),
+            };
+            self.send(&empty, until)?;
+            self.wait_until_acknowledged(until)?;
+            retried(until, || self.producer.abort_transaction(left(until))).map_err(failed("abort"))
+        })
     }
 
-    /// One transaction: `fill` up to half of its time-out, then `end` up to five sixths. Finishes the producer where its outcome does.
-    fn transaction(
-        &self,
-        fill: impl FnOnce(Instant) -> Result<(), Failed>,
-        end: impl FnOnce(Instant, Instant) -> Result<(), TransactionError>,
-    ) -> Result<(), TransactionError> {
+    fn unless_finished<T>(&self, work: impl FnOnce() -> Result<T, TransactionError>) -> Result<T, TransactionError> {
         if self.is_finished.load(SeqCst) {
-            return Err(TransactionError::Fatal("it was finished by an earlier error".to_owned()));
+            return Err(TransactionError::Failed("the producer was finished by an earlier error".to_owned()));
         }
-        let began = Instant::now();
-        let (until, abort_until) = (began + self.transaction_timeout / 2, began + self.transaction_timeout * 5 / 6);
-        *self.producer.context().current.lock() = Reported::default();
-        let begun = self.producer.begin_transaction().map_err(|e| Failed::Call("begin", e));
-        let result = match begun.and_then(|()| fill(until)) {
-            Ok(()) => end(until, abort_until),
-            Err(Failed::Call(what, error)) => Err(self.judge(what, &error, abort_until)),
-            Err(Failed::Here(reason)) => Err(self.abort(reason, abort_until)),
-        };
-        if matches!(result, Err(TransactionError::Fatal(_) | TransactionError::Unknown(_))) {
+        let result = work();
+        if result.is_err() {
             self.is_finished.store(true, SeqCst);
         }
         result
     }
 
-    /// Everything up to the commit: after it, all records are in the log, undecided.
-    fn fill(
+    /// Begins a transaction and says until when it may take.
+    fn begin(&self) -> Result<Instant, TransactionError> {
+        let until = Instant::now() + self.transaction_timeout / 2;
+        *self.producer.context().current.lock() = Reported::default();
+        self.producer.begin_transaction().map_err(failed("begin"))?;
+        Ok(until)
+    }
+
+    fn transaction(
         &self,
         records: &[OutRecord],
         next_offset: i64,
         metadata: &ConsumerGroupMetadata,
-        until: Instant,
-    ) -> Result<(), Failed> {
+    ) -> Result<i64, TransactionError> {
+        let until = self.begin()?;
         records.iter().try_for_each(|record| self.send(record, until))?;
         let mut offsets = TopicPartitionList::with_capacity(1);
-        offsets
-            .add_partition_offset(&self.requests, self.partition, Offset::Offset(next_offset))
-            .map_err(|e| Failed::Here(format!("offset {next_offset}: {e}")))?;
+        offsets.add_partition_offset(&self.requests, self.partition, Offset::Offset(next_offset)).map_err(failed("offset"))?;
         retried(until, || self.producer.send_offsets_to_transaction(&offsets, metadata, left(until)))
-            .map_err(|e| Failed::Call("send offsets", e))?;
-        self.wait_until_acknowledged(until)
+            .map_err(failed("send offsets"))?;
+        // All records are in the log then, undecided.
+        self.wait_until_acknowledged(until)?;
+        self.commit(until)?;
+        Ok(self.producer.context().current.lock().end)
     }
 
-    fn wait_until_acknowledged(&self, until: Instant) -> Result<(), Failed> {
+    fn wait_until_acknowledged(&self, until: Instant) -> Result<(), TransactionError> {
         // A commit that finds a record in flight waits 100 ms in the wrapper's own flush.
         while self.producer.in_flight_count() > 0 {
             if Instant::now() >= until {
-                return Err(Failed::Here(format!("{} records are not acknowledged in time", self.producer.in_flight_count())));
+                let missing = self.producer.in_flight_count();
+                return Err(TransactionError::Failed(format!("{missing} records are not acknowledged in time")));
             }
             thread::sleep(IN_FLIGHT_POLL);
         }
-        match self.producer.context().failure() {
-            Some(failure) => Err(Failed::Here(failure)),
-            None => Ok(()),
-        }
+        self.producer.context().failure().map_or(Ok(()), |failure| Err(TransactionError::Failed(failure)))
     }
 
-    fn send(&self, record: &OutRecord, until: Instant) -> Result<(), Failed> {
+    fn send(&self, record: &OutRecord, until: Instant) -> Result<(), TransactionError> {
         if record.partition < 0 {
             // librdkafka would take this as "any partition".
-            return Err(Failed::Here(format!("{} has no partition {}", record.topic, record.partition)));
+            return Err(TransactionError::Failed(format!("{} has no partition {}", record.topic, record.partition)));
         }
         let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
         for (key, value) in &record.headers {
@@ -200,65 +190,39 @@ impl LaneProducer {
             next = match self.producer.send(next) {
                 Ok(()) => return Ok(()),
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) if Instant::now() < until => back,
-                Err((error, _)) => return Err(Failed::Call("send", error)),
+                Err((error, _)) => return Err(failed("send")(error)),
             };
             thread::sleep(RETRY_PAUSE);
         }
     }
 
-    fn commit(&self, until: Instant, abort_until: Instant) -> Result<(), TransactionError> {
+    fn commit(&self, until: Instant) -> Result<(), TransactionError> {
         let mut asked = false;
         loop {
             let error = match self.producer.commit_transaction(left(until)) {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            match &error {
+            let is_retriable = match &error {
                 // The wrapper's flush gave up before it asked anybody to commit.
-                KafkaError::Flush(_) if !asked => {}
-                KafkaError::Transaction(e) if e.is_retriable() => asked = true,
-                KafkaError::Flush(_) => {}
-                _ => return Err(self.judge("commit", &error, abort_until)),
-            }
-            if Instant::now() >= until {
-                return Err(if asked {
-                    TransactionError::Unknown(error.to_string())
-                } else {
-                    self.abort(error.to_string(), abort_until)
-                });
+                KafkaError::Flush(_) => true,
+                KafkaError::Transaction(e) if e.is_retriable() => {
+                    asked = true;
+                    true
+                }
+                _ => false,
+            };
+            if !is_retriable || Instant::now() >= until {
+                return Err(if asked { TransactionError::Unknown(error.to_string()) } else { failed("commit")(error) });
             }
             thread::sleep(RETRY_PAUSE);
         }
     }
-
-    /// What an error of a call means, after the abort where it asks for one.
-    fn judge(&self, what: &str, error: &KafkaError, abort_until: Instant) -> TransactionError {
-        let reason = format!("{what}: {error}");
-        if let Some((_, fatal)) = self.producer.client().fatal_error() {
-            return TransactionError::Fatal(format!("{reason} ({fatal})"));
-        }
-        match error {
-            // Only its limit ends the repeating of a retriable call: the transaction is as it was, and can be aborted.
-            KafkaError::Transaction(e) if e.txn_requires_abort() || e.is_retriable() => self.abort(reason, abort_until),
-            KafkaError::MessageProduction(_) | KafkaError::Flush(_) => self.abort(reason, abort_until),
-            _ => TransactionError::Fatal(reason),
-        }
-    }
-
-    fn abort(&self, reason: String, until: Instant) -> TransactionError {
-        match retried(until, || self.producer.abort_transaction(left(until))) {
-            Ok(()) => TransactionError::Aborted(reason),
-            Err(error) => TransactionError::Fatal(format!("{reason}; abort: {error}")),
-        }
-    }
 }
 
-/// Why a transaction does not reach its commit.
-enum Failed {
-    /// A call to librdkafka, which says what to do.
-    Call(&'static str, KafkaError),
-    /// Seen here; the transaction can be aborted.
-    Here(String),
+/// The error of this call; nothing is committed.
+fn failed(call: &'static str) -> impl FnOnce(KafkaError) -> TransactionError {
+    move |error| TransactionError::Failed(format!("{call}: {error}"))
 }
 
 /// The same call again while it says "retriable", until the limit.

@@ -9,12 +9,14 @@
 //! Everything here blocks and panics on failure, which is what a test wants; all of it may be called from async tests too.
 
 mod log;
+mod proxy;
 mod sale;
 mod services;
 mod wait;
 mod world;
 
+pub use proxy::{Mode, Proxy};
 pub use sale::{buy, buy_again, buyers, get, plan, sale, token};
-pub use services::{Service, doorbuster};
-pub use wait::{wait_for, wait_until, wait_until_async};
+pub use services::{END_DEADLINE, Service, doorbuster};
+pub use wait::{block_on, wait_for, wait_until, wait_until_async};
 pub use world::{World, WorldBuilder, order_request, voucher_request};

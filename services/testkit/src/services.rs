@@ -14,7 +14,7 @@ use crate::World;
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// For a service to end after SIGTERM: longer than any service's own deadline.
-const END_DEADLINE: Duration = Duration::from_secs(40);
+pub const END_DEADLINE: Duration = Duration::from_secs(40);
 
 /// A service that dies again and again, as tests make it do, is always started again, and soon.
 const RESTARTS: RestartPolicy = RestartPolicy {
@@ -30,6 +30,7 @@ const TAIL: usize = 30;
 /// One running service. A crash, or [`Service::kill`], has it started again; its addresses stay the same.
 pub struct Service {
     pub process: Supervised,
+    program: Program,
     http: Option<u16>,
     // After the process, which writes them.
     files: Files,
@@ -52,10 +53,15 @@ impl World {
 
     /// As [`World::start_service`] under a name of its own, for several of one kind, without waiting.
     pub fn launch_service(&self, service: &str, name: &str, more: &[(&str, &str)]) -> Service {
+        self.launch_service_with(service, name, more, RESTARTS)
+    }
+
+    /// As [`World::launch_service`], where it may have to fail for long, since the servers it needs are away.
+    pub fn launch_service_with(&self, service: &str, name: &str, more: &[(&str, &str)], restarts: RestartPolicy) -> Service {
         let folder = devstack::kept_logs().join(&self.connections().prefix);
         let mut program = Program::new(name, binary(), &folder);
         program.args = ["run", service].map(str::to_owned).to_vec();
-        program.restarts = RESTARTS;
+        program.restarts = restarts;
         let ready_file = folder.join(format!("{name}.ready"));
         let http = (service == "purchase").then(free_port);
         program.env = self.env_vars();
@@ -64,9 +70,9 @@ impl World {
         }
         program.env.push(("DOORBUSTER_READY_FILE".to_owned(), ready_file.to_string_lossy().into_owned()));
         program.env.extend(more.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
-        let process = Supervised::start(program).expect("a service can be started");
+        let process = Supervised::start(program.clone()).expect("a service can be started");
         let files = Files { log: process.log().to_path_buf(), ready: ready_file, folder };
-        Service { process, http, files }
+        Service { process, program, http, files }
     }
 }
 
@@ -95,10 +101,33 @@ impl Service {
     /// Kills it (SIGKILL), and waits until its next run is ready.
     #[track_caller]
     pub fn crash(&self) {
-        // So that the dead run's address is not asked.
-        let _ = std::fs::remove_file(&self.files.ready);
-        self.process.kill().expect("the service is running");
+        self.kill().expect("the service is running");
         self.wait_ready();
+    }
+
+    /// Kills it (SIGKILL); it is started again.
+    ///
+    /// # Errors
+    /// When it is not running: it ended before, and is about to be started again.
+    pub fn kill(&self) -> devstack::Result<()> {
+        self.forget_address();
+        self.process.kill()
+    }
+
+    /// Ends it (SIGTERM) and starts it again at the same address. One that has ended is only started.
+    ///
+    /// # Errors
+    /// When it did not end within its deadline (it was killed then, and does not run), or cannot be started.
+    pub fn restart(&mut self) -> devstack::Result<()> {
+        self.process.terminate(END_DEADLINE)?;
+        self.forget_address();
+        self.process = Supervised::start(self.program.clone())?;
+        Ok(())
+    }
+
+    /// So that the address of a run that is over is not asked.
+    fn forget_address(&self) {
+        let _ = std::fs::remove_file(&self.files.ready);
     }
 
     /// Asks it to end (SIGTERM) and checks that it does so with 0.
@@ -141,15 +170,18 @@ pub fn doorbuster(world: &World, args: &[&str]) -> (i32, String) {
 fn binary() -> PathBuf {
     let built = || {
         let test = std::env::current_exe().ok()?;
-        // target/debug/deps/this-test-1234 -> target/debug/doorbuster
-        Some(test.parent()?.parent()?.join("doorbuster"))
+        // target/debug/deps/this-test-1234, or a tool's target/debug/tool -> target/debug/doorbuster
+        test.ancestors().skip(1).take(2).map(|folder| folder.join("doorbuster")).find(|path| path.is_file())
     };
     let found = std::env::var_os("DOORBUSTER_BIN").map(PathBuf::from).or_else(built);
     found.filter(|path| Path::is_file(path)).expect("the binary `doorbuster` is built: run `make test`")
 }
 
-/// A port that was free a moment ago. Fixed, so that a service keeps its address when it is started again.
+/// A port that was free a moment ago. Fixed, so that a service keeps its address when it is started again; and below those that the system
+/// gives to outgoing connections, else one of these could have it meanwhile.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("a bound listener has an address").port()
+    // Linux: net.ipv4.ip_local_port_range begins at 32768.
+    const PORTS: std::ops::Range<u16> = 10_000..32_768;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| rand::random_range(PORTS)).take(1_000).find(free).expect("one of a thousand ports is free")
 }

@@ -37,7 +37,7 @@ pub async fn wait_until_async(deadline: Duration, what: &str, mut condition: imp
 }
 
 /// Runs a future to its end on a thread and runtime of its own, so that it can be called from anywhere, async tests included.
-pub(crate) fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
+pub fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime can be built").block_on(future)

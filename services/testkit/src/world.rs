@@ -1,7 +1,8 @@
 //! One test's own corner of the shared servers: topics, database, names.
 
 use std::{
-    sync::OnceLock,
+    collections::HashSet,
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -54,6 +55,8 @@ pub struct WorldBuilder {
     partitions: Option<i32>,
     kafka: Option<String>,
     redis: Option<String>,
+    postgres: Option<String>,
+    registry: Option<String>,
 }
 
 impl WorldBuilder {
@@ -74,6 +77,12 @@ impl WorldBuilder {
         self
     }
 
+    /// Other servers than the shared ones, all four.
+    pub fn servers(self, servers: &Endpoints) -> Self {
+        let Endpoints { kafka, redis, postgres, registry } = servers.clone();
+        Self { kafka: Some(kafka), redis: Some(redis), postgres: Some(postgres), registry: Some(registry), ..self }
+    }
+
     pub fn build(self) -> World {
         World::build(self)
     }
@@ -92,14 +101,16 @@ impl World {
     }
 
     fn build(options: WorldBuilder) -> Self {
-        let endpoints = Endpoints::from_env().expect("no servers to test on: run `make test`");
+        let shared = || Endpoints::from_env().expect("no servers to test on: run `make test`");
+        let postgres = options.postgres.unwrap_or_else(|| shared().postgres);
         let name = format!("t{}", &Uuid::new_v4().simple().to_string()[..12]);
         let database = format!("doorbuster_{name}");
         let connections = Connections {
-            kafka: options.kafka.unwrap_or_else(|| endpoints.kafka.clone()),
-            redis: options.redis.unwrap_or_else(|| endpoints.redis.clone()),
-            postgres: with_database(&endpoints.postgres, &database),
-            registry: endpoints.registry.clone(),
+            kafka: options.kafka.unwrap_or_else(|| shared().kafka),
+            kafka_security: Default::default(),
+            redis: options.redis.unwrap_or_else(|| shared().redis),
+            postgres: with_database(&postgres, &database),
+            registry: options.registry.unwrap_or_else(|| shared().registry),
             topics: Topics::new(&format!("{name}-")),
             prefix: name,
             session_timeout: Duration::from_millis(SESSION_TIMEOUT_MS),
@@ -107,7 +118,7 @@ impl World {
             transaction_timeout: Duration::from_millis(TRANSACTION_TIMEOUT_MS),
         };
         let partitions = options.partitions.unwrap_or(PARTITIONS);
-        let maintenance = with_database(&endpoints.postgres, "postgres");
+        let maintenance = with_database(&postgres, "postgres");
         std::thread::scope(|scope| {
             scope.spawn(|| make_topics(&connections, partitions));
             scope.spawn(|| block_on(make_database(&connections, &maintenance, &database)));
@@ -270,17 +281,19 @@ async fn connect(url: &str) -> tokio_postgres::Client {
 }
 
 async fn make_database(connections: &Connections, maintenance: &str, database: &str) {
-    static TEMPLATE_CHECKED: OnceLock<()> = OnceLock::new();
+    /// The servers on which this process has looked.
+    static TEMPLATE_CHECKED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    let checked = || TEMPLATE_CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
     let client = connect(maintenance).await;
     client.execute("SELECT pg_advisory_lock($1)", &[&TEMPLATE_LOCK]).await.expect("the template's lock can be had");
-    if TEMPLATE_CHECKED.get().is_none() {
+    if !checked().get_or_insert_default().contains(maintenance) {
         let there = client.query_opt("SELECT 1 FROM pg_database WHERE datname = $1", &[&TEMPLATE]).await;
         if there.expect("databases can be listed").is_none() {
             client.batch_execute(&format!("CREATE DATABASE {TEMPLATE}")).await.expect("a database can be made");
         }
         let template = Connections { postgres: with_database(maintenance, TEMPLATE), ..connections.clone() };
         infra::postgres::migrate(&template).await.expect("the template can be migrated");
-        TEMPLATE_CHECKED.get_or_init(|| ());
+        checked().get_or_insert_default().insert(maintenance.to_owned());
     }
     let create = format!("CREATE DATABASE {database} TEMPLATE {TEMPLATE}");
     client.batch_execute(&create).await.expect("the template can be copied");

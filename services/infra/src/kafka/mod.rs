@@ -3,6 +3,7 @@
 mod group;
 mod probe;
 mod reader;
+mod refused;
 mod topics;
 
 use std::{
@@ -41,8 +42,8 @@ pub enum LogError {
     #[error("Kafka: {0}")]
     Kafka(#[from] KafkaError),
     /// No broker answered.
-    #[error("no answer from Kafka at {servers} ({reason}): check DOORBUSTER_KAFKA and that the brokers run")]
-    Unreachable { servers: String, reason: String },
+    #[error("no answer from Kafka at {servers} ({reason}): check {remedy}")]
+    Unreachable { servers: String, reason: String, remedy: &'static str },
     /// A topic is missing or has settings under which it would lose or reorder records.
     #[error("topic {topic}: {problem}; {remedy}")]
     Topic { topic: String, problem: String, remedy: String },
@@ -68,7 +69,17 @@ pub fn client_config(connections: &Connections) -> ClientConfig {
         .set("socket.connection.setup.timeout.ms", "5000")
         .set("socket.keepalive.enable", "true")
         // New partitions are noticed at the next refresh; the default is 5 minutes.
-        .set("topic.metadata.refresh.interval.ms", "30000");
+        .set("topic.metadata.refresh.interval.ms", "30000")
+        .set("security.protocol", connections.kafka_security.protocol());
+    if let Some(ca) = &connections.kafka_security.ca {
+        config.set("ssl.ca.location", ca);
+    }
+    if let Some(login) = &connections.kafka_security.login {
+        config
+            .set("sasl.mechanism", login.mechanism.as_str())
+            .set("sasl.username", &login.user)
+            .set("sasl.password", login.password.reveal());
+    }
     // Asked for only where somebody reads it: the lines are made for each client.
     let is_read = tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG);
     config.set_log_level(if is_read { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Error });

@@ -16,7 +16,7 @@ use rdkafka::{
     metadata::Metadata,
 };
 
-use super::{CALL_TIMEOUT, ClientLog, LogError, MAX_DEAD_LETTER_BYTES, MAX_RECORD_BYTES, client_config};
+use super::{CALL_TIMEOUT, ClientLog, LogError, MAX_DEAD_LETTER_BYTES, MAX_RECORD_BYTES, client_config, refused::unreachable};
 use crate::config::Connections;
 
 /// What `order-requests` and `order-events` must be set to, and why.
@@ -317,7 +317,7 @@ fn unanswered(connections: &Connections, error: KafkaError) -> LogError {
             | RDKafkaErrorCode::AllBrokersDown
             | RDKafkaErrorCode::OperationTimedOut
             | RDKafkaErrorCode::Resolve,
-        ) => LogError::Unreachable { servers: connections.kafka.clone(), reason: error.to_string() },
+        ) => unreachable(connections, &error),
         _ => error.into(),
     }
 }

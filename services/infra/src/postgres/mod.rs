@@ -6,10 +6,11 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod, Runtime};
 use domain::{Order, OrderId, Voucher, VoucherId};
 use tokio::task::JoinHandle;
-use tokio_postgres::{Client, NoTls, Row, types::ToSql};
+use tokio_postgres::{Client, Row, types::ToSql};
 
 use crate::config::Connections;
 
+mod address;
 mod fault;
 pub mod lane;
 mod out_record;
@@ -20,6 +21,7 @@ pub use fault::Fault;
 pub use out_record::{OutRecord, StoredRecordsError};
 pub use schema::{check_schema, migrate, pending_migrations};
 
+use address::Address;
 use rows::{ORDER_COLUMNS, VOUCHER_COLUMNS, order_of, voucher_of};
 
 pub type Pool = deadpool_postgres::Pool;
@@ -55,7 +57,7 @@ pub enum DatabaseError {
     SchemaVersion { found: i32, needed: i32 },
     #[error("migration: {0}")]
     Migration(#[from] refinery::Error),
-    #[error("bad address of Postgres in DOORBUSTER_POSTGRES: {0}")]
+    #[error("DOORBUSTER_POSTGRES is no address of Postgres: {0}")]
     Address(String),
     /// A row holds what this version does not understand.
     #[error("table {table}: {problem}")]
@@ -76,10 +78,10 @@ impl From<tokio_postgres::Error> for DatabaseError {
 
 impl From<deadpool_postgres::PoolError> for DatabaseError {
     fn from(error: deadpool_postgres::PoolError) -> Self {
-        match error {
-            deadpool_postgres::PoolError::Backend(error) => Self::Pool(described(&error)),
-            other => Self::Pool(other.to_string()),
-        }
+        Self::Pool(match error {
+            deadpool_postgres::PoolError::Backend(error) => described(&error),
+            other => other.to_string(),
+        })
     }
 }
 
@@ -88,16 +90,21 @@ fn described(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(db), _) => {
             let constraint = db.constraint().map(|name| format!(" (constraint {name})")).unwrap_or_default();
-            format!("{} {}{constraint}", db.code().code(), db.message())
+            let remedy = address::remedy(db.code().code());
+            format!("{} {}{constraint}{remedy}", db.code().code(), db.message())
         }
-        (None, Some(source)) => format!("{error}: {source}"),
+        (None, Some(source)) => {
+            let text = format!("{error}: {source}");
+            let remedy = if text.contains("TLS") { address::TLS_REMEDY } else { "" };
+            format!("{text}{remedy}")
+        }
         (None, None) => error.to_string(),
     }
 }
 
-fn config(connections: &Connections) -> Result<tokio_postgres::Config, DatabaseError> {
-    let mut config: tokio_postgres::Config =
-        connections.postgres.parse().map_err(|e: tokio_postgres::Error| DatabaseError::Address(described(&e)))?;
+fn address(connections: &Connections) -> Result<Address, DatabaseError> {
+    let mut address = Address::parse(&connections.postgres).map_err(DatabaseError::Address)?;
+    let config = &mut address.config;
     if config.get_options().is_none() {
         config.options(SESSION_OPTIONS);
     }
@@ -109,7 +116,7 @@ fn config(connections: &Connections) -> Result<tokio_postgres::Config, DatabaseE
     }
     config.tcp_user_timeout(TCP_USER_TIMEOUT);
     config.keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
-    Ok(config)
+    Ok(address)
 }
 
 /// A connection of the caller's own. Its I/O runs as a task of the current runtime until the client is dropped.
@@ -119,7 +126,8 @@ pub async fn connect(connections: &Connections) -> Result<Client, DatabaseError>
 
 /// The same, with the task, which ends once the client is dropped and the server is told.
 async fn connect_with_task(connections: &Connections) -> Result<(Client, JoinHandle<()>), DatabaseError> {
-    let (client, connection) = config(connections)?.connect(NoTls).await?;
+    let Address { config, tls } = address(connections)?;
+    let (client, connection) = config.connect(tls).await?;
     let task = tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "Postgres connection ended");
@@ -131,7 +139,8 @@ async fn connect_with_task(connections: &Connections) -> Result<(Client, JoinHan
 /// A pool with bounded size and time-outs on everything. Connects lazily.
 pub fn pool(connections: &Connections, size: usize) -> Result<Pool, DatabaseError> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Verified };
-    Pool::builder(Manager::from_config(config(connections)?, NoTls, recycling))
+    let Address { config, tls } = address(connections)?;
+    Pool::builder(Manager::from_config(config, tls, recycling))
         .max_size(size)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(POOL_WAIT))

@@ -1,10 +1,14 @@
 //! Whether a Redis server is fit for the job, judged once at the start with one clear line for what is wrong.
 
 use redis::io::tcp::TcpSettings;
-use redis::{Client, ErrorKind, InfoDict, IntoConnectionInfo, RedisError};
+use redis::{Client, ErrorKind, InfoDict, IntoConnectionInfo, RedisError, TlsCertificates};
 
 use super::StoreError;
 use super::connection::Connection;
+use crate::config::{address::take_parameter, check_authorities};
+
+/// In the address of a server over TLS: a PEM file of the authorities that may sign its certificate, instead of the system's.
+const CA: &str = "ca";
 
 /// Oldest version that refuses a script before it starts where memory is full (`#!lua` flags; redis.io, "Script flags").
 const OLDEST: (u32, u32) = (7, 0);
@@ -19,17 +23,36 @@ pub(super) fn client(url: &str) -> Result<Client, StoreError> {
     let tcp = TcpSettings::default().set_nodelay(true);
     #[cfg(target_os = "linux")]
     let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
-    url.into_connection_info().and_then(|info| Client::open(info.set_tcp_settings(tcp))).map_err(|error| {
-        unfit(url, format!("this is no address of a Redis server ({error}); write redis://[[user]:password@]host[:port][/db]"))
+    let (address, ca) = take_parameter(url, CA);
+    let authorities = ca.map(|file| authorities(&file).map_err(|problem| unfit(url, problem))).transpose()?;
+    let opened = address.into_connection_info().map(|info| info.set_tcp_settings(tcp)).and_then(|info| match authorities {
+        None => Client::open(info),
+        Some(pem) => Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) }),
+    });
+    opened.map_err(|error| {
+        let form = "redis[s]://[[user]:password@]host[:port][/db][?ca=FILE]";
+        unfit(url, format!("this is no address of a Redis server ({error}); write DOORBUSTER_REDIS as {form}"))
     })
+}
+
+fn authorities(file: &str) -> Result<Vec<u8>, String> {
+    let problem = |problem: String| format!("ca={file} in DOORBUSTER_REDIS: {problem}");
+    check_authorities(file.as_ref()).map_err(problem)?;
+    std::fs::read(file).map_err(|error| problem(error.to_string()))
 }
 
 /// The error of a first connection that failed.
 pub(super) fn cannot_connect(url: &str, error: RedisError) -> StoreError {
     if error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) {
-        return unfit(url, format!("it refuses the user or password of the address ({error})"));
+        return unfit(url, format!("it refuses the user or password in DOORBUSTER_REDIS ({error})"));
     }
-    StoreError::Unavailable(format!("cannot connect to {}: {error}; is it running there?", masked(url)))
+    let text = error.to_string();
+    let remedy = if text.contains("certificate") {
+        "is its authority in the file that ca=FILE names in DOORBUSTER_REDIS, and its host name in the certificate?"
+    } else {
+        "is it running there (DOORBUSTER_REDIS), with TLS if the address begins with rediss: and only then?"
+    };
+    StoreError::Unavailable(format!("cannot connect to {}: {text}; {remedy}", masked(url)))
 }
 
 /// Refuses a server that is too old, a cluster node, or one that throws keys away when memory is full.

@@ -1,5 +1,6 @@
 //! The Kafka side of `infra` on a real broker.
 
+mod cluster;
 mod reader;
 mod support;
 mod topics;

@@ -30,6 +30,7 @@ pub(crate) fn connections_to(kafka: &str) -> Connections {
     let prefix = format!("k{}", Uuid::new_v4().simple());
     Connections {
         kafka: kafka.to_owned(),
+        kafka_security: Default::default(),
         redis: String::new(),
         postgres: String::new(),
         registry: String::new(),

@@ -39,6 +39,7 @@ pub(crate) fn names(kafka: &str) -> Connections {
     let prefix = format!("p{}", random_text(12));
     Connections {
         kafka: kafka.to_owned(),
+        kafka_security: Default::default(),
         redis: String::new(),
         postgres: String::new(),
         registry: String::new(),
@@ -50,7 +51,7 @@ pub(crate) fn names(kafka: &str) -> Connections {
     }
 }
 
-fn with_topics(connections: Connections) -> Connections {
+pub(crate) fn with_topics(connections: Connections) -> Connections {
     let plan = plan_topics(&connections, Some(2)).expect("the broker answers");
     apply_topics(&connections, &plan).expect("the topics can be made");
     connections

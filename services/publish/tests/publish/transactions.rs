@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use devstack::kafka::{ClusterOptions, start_cluster};
 use infra::{
     config::Connections,
     kafka::{PartitionReader, Record, client_config},
@@ -11,8 +12,9 @@ use rdkafka::{
     Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata},
 };
+use testkit::{Mode, Proxy};
 
-use crate::support::{PATIENCE, connections, own_broker, random_text, records};
+use crate::support::{PATIENCE, connections, names, own_broker, random_text, records, with_topics};
 
 /// A member of the lanes' group that owns all partitions.
 fn member(connections: &Connections) -> BaseConsumer {
@@ -95,31 +97,71 @@ fn the_next_owner_fences_the_last_one() {
     old.publish(&[event(&connections, "a")], 1, &metadata(&consumer)).expect("it commits");
     let new = start(&connections);
     let refused = old.publish(&[event(&connections, "twice")], 2, &metadata(&consumer));
-    assert!(matches!(refused, Err(TransactionError::Fatal(_))), "{refused:?}");
+    assert!(matches!(refused, Err(TransactionError::Failed(_))), "{refused:?}");
     // And it stays so, without asking anybody.
     let refused = old.publish(&[event(&connections, "twice")], 2, &metadata(&consumer));
-    assert!(matches!(refused, Err(TransactionError::Fatal(_))), "{refused:?}");
+    assert!(matches!(refused, Err(TransactionError::Failed(_))), "{refused:?}");
     new.publish(&[event(&connections, "b")], 2, &metadata(&consumer)).expect("it commits");
     assert_eq!(published(&connections), ["a", "b"]);
     assert_eq!(committed(&connections, &consumer), Some(Offset::Offset(2)));
 }
 
 #[test]
-fn a_stale_generation_aborts_and_the_producer_goes_on() {
+fn a_stale_generation_is_refused() {
     let connections = connections();
     let first = member(&connections);
     let stale = metadata(&first);
     drop(first);
     let second = member(&connections);
-    let producer = start(&connections);
     for _ in 0..2 {
-        let refused = producer.publish(&[event(&connections, "a")], 1, &stale);
-        assert!(matches!(refused, Err(TransactionError::Aborted(_))), "{refused:?}");
+        let refused = start(&connections).publish(&[event(&connections, "a")], 1, &stale);
+        assert!(matches!(refused, Err(TransactionError::Failed(_))), "{refused:?}");
     }
-    assert_eq!(published(&connections), Vec::<String>::new());
-    producer.publish(&[event(&connections, "a")], 1, &metadata(&second)).expect("it commits");
+    start(&connections).publish(&[event(&connections, "a")], 1, &metadata(&second)).expect("it commits");
     assert_eq!(published(&connections), ["a"]);
     assert_eq!(committed(&connections, &second), Some(Offset::Offset(1)));
+}
+
+/// The broker appends a batch, but its answer is lost and the connection with it. The batch that follows has as many records: a producer that
+/// counted on from before the first would have it taken for a repeat, acknowledged and dropped.
+#[test]
+fn a_batch_after_one_whose_acknowledgement_was_lost_is_not_taken_for_its_repeat() {
+    let proxy = Proxy::start().expect("a port is free");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = Some(folder.path().to_path_buf());
+    let options = ClusterOptions { brokers: 1, advertised: Some(vec![proxy.port()]), dir, ..ClusterOptions::default() };
+    let brokers = start_cluster(options).expect("Kafka starts");
+    let direct = names(brokers[0].endpoint());
+    proxy.set_target(brokers[0].endpoint().rsplit_once(':').expect("it has a port").1.parse().expect("a port is a number"));
+    let connections = with_topics(Connections { transaction_timeout: Duration::from_secs(12), ..direct });
+    // Nothing that asks the broker would see it before the producer does.
+    let log = folder.path().join(format!("1/data/{}-0/{:020}.log", connections.topics.events, 0));
+    let appended = || std::fs::metadata(&log).expect("the partition has a log").len();
+    // Outside the group, its generation is not checked.
+    let outside: BaseConsumer =
+        client_config(&connections).set("group.id", connections.group("orders")).create().expect("a consumer can be made");
+    let producer = start(&connections);
+    producer.publish(&[event(&connections, "a")], 1, &metadata(&outside)).expect("it commits");
+    // The marker of its commit follows the acknowledgement.
+    assert_eq!(published(&connections), ["a"]);
+    let before = appended();
+
+    proxy.set(Mode::Delay(Duration::from_millis(300)));
+    let (began, half) = (Instant::now(), connections.transaction_timeout / 2);
+    let first = std::thread::scope(|scope| {
+        let publishing = scope.spawn(|| producer.publish(&[event(&connections, "b")], 2, &metadata(&outside)));
+        // The answer is under way for as long as the question was.
+        testkit::wait_until(half, "the batch in the log", || appended() > before);
+        proxy.set(Mode::Refuse);
+        testkit::wait_until(PATIENCE, "the time limit", || began.elapsed() > half || publishing.is_finished());
+        proxy.set(Mode::Open);
+        publishing.join().expect("no panic")
+    });
+    assert!(first.is_err(), "the answer was not lost: {first:?}");
+    if producer.publish(&[event(&connections, "b")], 2, &metadata(&outside)).is_err() {
+        start(&connections).publish(&[event(&connections, "b")], 2, &metadata(&outside)).expect("it commits");
+    }
+    assert_eq!(published(&connections), ["a", "b"]);
 }
 
 #[test]
@@ -127,7 +169,6 @@ fn one_record_that_fails_keeps_the_whole_batch_out() {
     // A partition that does not exist is waited for: it may be a new one.
     let connections = Connections { transaction_timeout: Duration::from_secs(6), ..connections() };
     let consumer = member(&connections);
-    let producer = start(&connections);
     // Too large for the topic, so only the broker refuses it; too large for anybody; no such partition; none at all.
     let too_large = event(&connections, &random_text(3 << 19));
     let far_too_large = event(&connections, &random_text(3 << 20));
@@ -135,11 +176,11 @@ fn one_record_that_fails_keeps_the_whole_batch_out() {
     let any = OutRecord { partition: -1, ..event(&connections, "any") };
     for (n, bad) in [too_large, far_too_large, nowhere, any].into_iter().enumerate() {
         let batch = [event(&connections, "good"), bad, event(&connections, "good")];
-        let refused = producer.publish(&batch, 3, &metadata(&consumer));
-        assert!(matches!(refused, Err(TransactionError::Aborted(_))), "case {n}: {refused:?}");
+        let refused = start(&connections).publish(&batch, 3, &metadata(&consumer));
+        assert!(matches!(refused, Err(TransactionError::Failed(_))), "case {n}: {refused:?}");
         assert_eq!(published(&connections), Vec::<String>::new(), "case {n}");
     }
-    producer.publish(&[event(&connections, "a")], 1, &metadata(&consumer)).expect("it commits");
+    start(&connections).publish(&[event(&connections, "a")], 1, &metadata(&consumer)).expect("it commits");
     assert_eq!(published(&connections), ["a"]);
     assert_eq!(committed(&connections, &consumer), Some(Offset::Offset(1)));
 }

@@ -1,0 +1,107 @@
+//! What can be broken: the list, and what each fault promises.
+
+use std::{sync::LazyLock, time::Duration};
+
+use anyhow::Result;
+use rand::rngs::SmallRng;
+
+use crate::{faults, site::Site};
+
+/// One thing broken for a while. Everything random in it was drawn when it was made.
+pub trait Fault: Send {
+    /// What it does, with its parameters.
+    fn describe(&self) -> String;
+
+    /// Breaks it. Returns while it is broken, or, for what takes no time, when it has happened.
+    ///
+    /// # Errors
+    /// When that could not be done; the site may be half broken then.
+    fn begin(&mut self, site: &mut Site) -> Result<()>;
+
+    /// Ends it. Afterwards the servers it touched are whole and answer, their proxies are open, all processes are kept running. The services
+    /// may still be recovering; nothing more is done for them.
+    ///
+    /// # Errors
+    /// When that could not be reached.
+    fn end(&mut self, site: &mut Site) -> Result<()>;
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Unique: `server-what`.
+    pub name: &'static str,
+    /// Longest time from the fault's end until every purchase process accepts again and there is no lag.
+    pub bound: Duration,
+    /// What the bound is made of.
+    pub why: &'static str,
+    /// Shortest and longest time between begin and end.
+    pub hold: (Duration, Duration),
+    /// Costs so much that it is drawn less often.
+    pub rare: bool,
+    /// What it touches: `kafka`, `redis`, `postgres`, `registry`, `purchase`, `orders`, `compensation`. Two faults at one time share none.
+    pub uses: &'static [&'static str],
+    /// Draws its parameters.
+    pub make: fn(&mut SmallRng) -> Box<dyn Fault>,
+}
+
+/// All kinds.
+pub fn kinds() -> &'static [Kind] {
+    static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
+        let families: [&[Kind]; 6] = [
+            faults::processes::KINDS,
+            faults::network::KINDS,
+            faults::kafka::KINDS,
+            faults::redis::KINDS,
+            faults::postgres::KINDS,
+            faults::registry::KINDS,
+        ];
+        families.concat()
+    });
+    &KINDS
+}
+
+/// A fault made of two steps: the first may hand something to the second.
+struct Steps<S, B, E> {
+    what: String,
+    begun: Option<S>,
+    begin: B,
+    end: E,
+}
+
+/// Makes a fault of two steps.
+pub(crate) fn steps<S: Send + 'static>(
+    what: impl Into<String>,
+    begin: impl FnMut(&mut Site) -> Result<S> + Send + 'static,
+    end: impl FnMut(&mut Site, S) -> Result<()> + Send + 'static,
+) -> Box<dyn Fault> {
+    Box::new(Steps { what: what.into(), begun: None, begin, end })
+}
+
+impl<S, B, E> Fault for Steps<S, B, E>
+where
+    S: Send,
+    B: FnMut(&mut Site) -> Result<S> + Send,
+    E: FnMut(&mut Site, S) -> Result<()> + Send,
+{
+    fn describe(&self) -> String {
+        self.what.clone()
+    }
+
+    fn begin(&mut self, site: &mut Site) -> Result<()> {
+        self.begun = Some((self.begin)(site)?);
+        Ok(())
+    }
+
+    fn end(&mut self, site: &mut Site) -> Result<()> {
+        match self.begun.take() {
+            Some(begun) => (self.end)(site, begun),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Seconds, for the tables of kinds.
+pub(crate) const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}

@@ -1,0 +1,215 @@
+//! Redis that loses its data or parts of it, goes back in time, is full, busy, paused, or another one than before.
+
+use std::{fs, thread, time::Duration};
+
+use anyhow::{Context, Result};
+use devstack::redis::RedisOptions;
+use rand::rngs::SmallRng;
+use redis::Connection;
+
+use super::{draw, draw_time};
+use crate::{
+    fault::{Fault, Kind, seconds, steps},
+    site::{Proxied, Site, until},
+};
+
+const HOLD: (Duration, Duration) = (seconds(1), seconds(10));
+const NONE: (Duration, Duration) = (seconds(0), seconds(1));
+
+const REPAIR: &str = "the warden's look 1 s + reading the log again 5 s + a repair's wait 3 s + the backlog";
+const DAMAGE: &str = "count of reservations 3 s, twice + a reset and the reading of the whole log 10 s + a repair's wait 3 s";
+const AGAIN: &str = "reconnection 1 s + the backlog; no data is lost";
+
+pub(crate) const KINDS: &[Kind] = &[
+    kind("redis-flushed", 20, REPAIR, NONE, |_| command("FLUSHALL", &["FLUSHALL"])),
+    kind("redis-scripts-flushed", 10, AGAIN, NONE, |_| command("SCRIPT FLUSH", &["SCRIPT", "FLUSH"])),
+    kind("redis-killed", 15, AGAIN, HOLD, |_| killed(false)),
+    kind("redis-killed-without-data", 20, REPAIR, HOLD, |_| killed(true)),
+    kind("redis-restarted", 15, AGAIN, NONE, |_| restarted()),
+    kind("redis-key-deleted", 25, DAMAGE, NONE, |rng| key_broken(rng, "deleted", |key| vec!["DEL", key])),
+    kind("redis-key-of-wrong-type", 25, DAMAGE, NONE, |rng| {
+        key_broken(rng, "overwritten with a string", |key| vec!["SET", key, "not a hash"])
+    }),
+    kind("redis-older-snapshot", 25, DAMAGE, HOLD, |_| older_snapshot()),
+    kind("redis-paused", 10, AGAIN, HOLD, |rng| client_pause(rng)),
+    kind("redis-frozen", 10, AGAIN, HOLD, |_| frozen()),
+    kind("redis-out-of-memory", 10, AGAIN, HOLD, |_| out_of_memory()),
+    kind("redis-busy", 10, AGAIN, (seconds(7), seconds(10)), |_| busy()),
+    kind("redis-failed-over", 25, DAMAGE, HOLD, |_| failed_over()),
+];
+
+const fn kind(
+    name: &'static str,
+    bound: u64,
+    why: &'static str,
+    hold: (Duration, Duration),
+    make: fn(&mut SmallRng) -> Box<dyn Fault>,
+) -> Kind {
+    Kind { name, bound: seconds(bound), why, hold, rare: false, uses: &["redis"], make }
+}
+
+fn run(site: &Site, words: &[&str]) -> Result<()> {
+    tell(&mut site.servers.redis()?, words)
+}
+
+fn tell(connection: &mut Connection, words: &[&str]) -> Result<()> {
+    command_of(words).exec(connection).with_context(|| format!("Redis refuses {}", words.join(" ")))
+}
+
+fn command_of(words: &[&str]) -> redis::Cmd {
+    let mut command = redis::Cmd::new();
+    command.arg(words);
+    command
+}
+
+fn wait_answers(site: &Site) -> Result<()> {
+    until("Redis to answer", || run(site, &["PING"]).is_ok())
+}
+
+fn command(what: &'static str, words: &'static [&'static str]) -> Box<dyn Fault> {
+    steps(what, move |site: &mut Site| run(site, words), |_, ()| Ok(()))
+}
+
+fn killed(without_data: bool) -> Box<dyn Fault> {
+    let begin = move |site: &mut Site| {
+        let redis = &site.servers.redis.server;
+        redis.kill();
+        if without_data {
+            // As Redis 7 names it.
+            fs::remove_dir_all(redis.folder().join("data/appendonlydir"))?;
+        }
+        Ok(())
+    };
+    let what = if without_data { "kill -9 of Redis, started again without its data" } else { "kill -9 of Redis" };
+    steps(what, begin, |site, ()| Ok(site.servers.redis.server.restart()?))
+}
+
+fn restarted() -> Box<dyn Fault> {
+    steps(
+        "Redis stopped in good order and started again",
+        |site: &mut Site| Ok(site.servers.redis.server.restart()?),
+        |_, ()| Ok(()),
+    )
+}
+
+/// All keys of the world, sorted, so that the same seed picks the same one of the same keys.
+fn keys(connection: &mut Connection) -> Result<Vec<Vec<u8>>> {
+    let mut keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(connection)?;
+    keys.sort();
+    Ok(keys)
+}
+
+fn key_broken(rng: &mut SmallRng, how: &'static str, words: fn(&str) -> Vec<&str>) -> Box<dyn Fault> {
+    let which = draw(rng);
+    let begin = move |site: &mut Site| {
+        let mut redis = site.servers.redis()?;
+        let keys = keys(&mut redis)?;
+        // Before anything is on sale there is none.
+        if let Some(key) = keys.get(which(keys.len())) {
+            let key = String::from_utf8_lossy(key);
+            tell(&mut redis, &words(&key))?;
+        }
+        Ok(())
+    };
+    steps(format!("one of Redis' keys {how}"), begin, |_, ()| Ok(()))
+}
+
+/// What Redis held when the fault began is all it holds at its end: settled events, reservations and held units since then are gone, and units
+/// sold since then are in stock again.
+fn older_snapshot() -> Box<dyn Fault> {
+    let begin = |site: &mut Site| {
+        let mut redis = site.servers.redis()?;
+        let mut all = redis::pipe();
+        let keys = keys(&mut redis)?;
+        all.atomic();
+        for key in &keys {
+            all.cmd("DUMP").arg(key);
+        }
+        let dumps: Vec<Option<Vec<u8>>> = if keys.is_empty() { Vec::new() } else { all.query(&mut redis)? };
+        Ok(keys.into_iter().zip(dumps).filter_map(|(key, dump)| Some((key, dump?))).collect::<Vec<_>>())
+    };
+    let end = |site: &mut Site, snapshot: Vec<(Vec<u8>, Vec<u8>)>| {
+        let mut all = redis::pipe();
+        all.atomic().cmd("FLUSHALL").ignore();
+        for (key, dump) in &snapshot {
+            all.cmd("RESTORE").arg(key).arg(0).arg(dump).ignore();
+        }
+        Ok(all.exec(&mut site.servers.redis()?)?)
+    };
+    steps("Redis put back to what it held some seconds ago", begin, end)
+}
+
+fn client_pause(rng: &mut SmallRng) -> Box<dyn Fault> {
+    let time = draw_time(rng, seconds(2), seconds(8));
+    let millis = time.as_millis().to_string();
+    let begin = move |site: &mut Site| run(site, &["CLIENT", "PAUSE", &millis, "ALL"]);
+    steps(format!("CLIENT PAUSE of {time:?}"), begin, |site, ()| wait_answers(site))
+}
+
+fn frozen() -> Box<dyn Fault> {
+    let begin = |site: &mut Site| Ok(site.servers.redis.server.pause()?);
+    steps("SIGSTOP of Redis", begin, |site, ()| Ok(site.servers.redis.server.resume()?))
+}
+
+fn out_of_memory() -> Box<dyn Fault> {
+    let begin = |site: &mut Site| run(site, &["CONFIG", "SET", "maxmemory", "1"]);
+    steps("Redis' memory is full", begin, |site, ()| run(site, &["CONFIG", "SET", "maxmemory", "0"]))
+}
+
+/// After 5 s (`busy-reply-threshold`) Redis answers everybody with BUSY; before, nobody.
+fn busy() -> Box<dyn Fault> {
+    /// Of processor time, in seconds: it ends by itself should nobody end it.
+    const SCRIPT: &str = "local begin = os.clock() while os.clock() - begin < 20 do end";
+    let begin = |site: &mut Site| {
+        let mut redis = site.servers.redis()?;
+        // Longer than the script.
+        redis.set_read_timeout(Some(seconds(60)))?;
+        let run = move || {
+            // Killed or not, its answer is of no interest.
+            let _ = tell(&mut redis, &["EVAL", SCRIPT, "0"]);
+        };
+        Ok(thread::Builder::new().name("busy script".to_owned()).spawn(run)?)
+    };
+    let end = |site: &mut Site, script: thread::JoinHandle<()>| {
+        // Refused where it has ended by itself.
+        let _ = run(site, &["SCRIPT", "KILL"]);
+        let _ = script.join();
+        wait_answers(site)
+    };
+    steps("a script that does not end, killed at last", begin, end)
+}
+
+/// The replica has everything up to a moment ago when the address moves to it. It refuses writes until it is promoted; what the old one
+/// wrote since then is lost.
+fn failed_over() -> Box<dyn Fault> {
+    /// How long the old one goes on alone.
+    const LOST: Duration = seconds(1);
+    let begin = |site: &mut Site| {
+        let old = site.servers.redis.port()?;
+        let replica_of = ["--replicaof", "127.0.0.1", &old.to_string()].map(str::to_owned).to_vec();
+        let replica = devstack::redis::start(RedisOptions { aof: true, args: replica_of, ..RedisOptions::default() })?;
+        let client = redis::Client::open(replica.endpoint())?;
+        let mut told = client.get_connection_with_timeout(seconds(5))?;
+        told.set_read_timeout(Some(seconds(5)))?;
+        until("the replica to have everything", || {
+            let info: Result<String, _> = redis::cmd("INFO").arg("replication").query(&mut told);
+            info.is_ok_and(|text| text.contains("master_link_status:up"))
+        })?;
+        // To a port where nobody is: it keeps its data, goes on refusing writes, and hears no more of the old one.
+        tell(&mut told, &["REPLICAOF", "127.0.0.1", "1"])?;
+        thread::sleep(LOST);
+        let proxied = &mut site.servers.redis;
+        let old = std::mem::replace(&mut proxied.server, replica);
+        proxied.proxy.set_target(proxied.port()?);
+        proxied.proxy.cut();
+        Ok(old)
+    };
+    let end = |site: &mut Site, old: devstack::Server| {
+        // Nobody must find his way back to it.
+        old.kill();
+        let Proxied { server, .. } = &site.servers.redis;
+        let mut promoted = redis::Client::open(server.endpoint())?.get_connection_with_timeout(seconds(5))?;
+        tell(&mut promoted, &["REPLICAOF", "NO", "ONE"])
+    };
+    steps("Redis' address moved to a replica that lacks the last second and is promoted later", begin, end)
+}

@@ -1,0 +1,78 @@
+//! The schema registry: away, frozen, or back without its schemas.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rand::{Rng, rngs::SmallRng};
+use testkit::doorbuster;
+
+use crate::{
+    fault::{Fault, Kind, seconds, steps},
+    fleet::Role,
+    site::Site,
+};
+
+const HOLD: (Duration, Duration) = (seconds(3), seconds(12));
+
+const IDS_KEPT: &str = "nothing waits for it but a start, which is tried twice a second: 5 s";
+const START: &str = "start of the processes 5 s + rebalance 3 s + a lane's recovery 5 s";
+
+pub(crate) const KINDS: &[Kind] = &[
+    kind("registry-frozen", 10, IDS_KEPT, &["registry"], |_| frozen()),
+    Kind { rare: true, ..kind("registry-emptied", 15, IDS_KEPT, &["registry"], |_| emptied()) },
+    kind("registry-away-at-start", 25, START, &["registry", "purchase", "orders", "compensation"], |rng| away_at_start(rng)),
+];
+
+const fn kind(
+    name: &'static str,
+    bound: u64,
+    why: &'static str,
+    uses: &'static [&'static str],
+    make: fn(&mut SmallRng) -> Box<dyn Fault>,
+) -> Kind {
+    Kind { name, bound: seconds(bound), why, hold: HOLD, rare: false, uses, make }
+}
+
+fn frozen() -> Box<dyn Fault> {
+    let begin = |site: &mut Site| Ok(site.servers.registry.server.pause()?);
+    steps("SIGSTOP of the registry", begin, |site, ()| Ok(site.servers.registry.server.resume()?))
+}
+
+/// Its schemas are in memory, so a restart has none. Whoever runs it registers them again, as for a new deployment.
+fn emptied() -> Box<dyn Fault> {
+    let begin = |site: &mut Site| {
+        site.servers.registry.server.kill();
+        Ok(site.servers.registry.server.restart()?)
+    };
+    steps("the registry restarted without its schemas, which are registered again later", begin, |site, ()| register(site))
+}
+
+fn register(site: &Site) -> Result<()> {
+    let (code, said) = doorbuster(&site.world, &["topics", "apply", "--apply"]);
+    ensure!(code == 0, "`doorbuster topics apply` ended with {code}: {said}");
+    Ok(())
+}
+
+/// Every process of one kind has to start while nobody answers for schemas.
+fn away_at_start(rng: &mut SmallRng) -> Box<dyn Fault> {
+    let role = Role::ALL[rng.random_range(0..Role::ALL.len())];
+    let begin = move |site: &mut Site| {
+        site.servers.registry.server.kill();
+        for service in site.fleet.of(role) {
+            let _ = service.kill();
+        }
+        Ok(())
+    };
+    let end = |site: &mut Site, ()| {
+        site.servers.registry.server.restart()?;
+        register(site)
+    };
+    steps(
+        format!(
+            "the registry is away while all {} processes start; it comes back empty, and schemas are registered again",
+            role.name()
+        ),
+        begin,
+        end,
+    )
+}

@@ -1,0 +1,168 @@
+//! The services of a run as child processes. One that dies is started again at once, and for ever: a service may have to wait for a server
+//! longer than anything else does.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use devstack::process::{RestartPolicy, State};
+use testkit::{Service, World, wait_until};
+
+/// Processes that sell, as a run begins and as every fault leaves it.
+const PURCHASE: usize = 2;
+/// Processes that decide.
+const ORDERS: usize = 2;
+/// Processes that settle.
+const COMPENSATION: usize = 2;
+
+const RESTARTS: RestartPolicy = RestartPolicy {
+    first_wait: Duration::from_millis(100),
+    longest_wait: Duration::from_millis(500),
+    quick: Duration::from_secs(1),
+    quick_failures: u32::MAX,
+};
+
+/// What differs from a service's defaults in a run: orphans are found sooner, since all clocks here are one; reservations are counted often, so
+/// that damage is found within a run; and a second breach soon after a first, which faults cause on purpose, is repaired as the first.
+const SETTINGS: [(&str, &str); 3] = [
+    ("DOORBUSTER_COMPENSATION_SWEEP_MARGIN_MS", "1000"),
+    ("DOORBUSTER_COMPENSATION_DEEP_CHECK_MS", "3000"),
+    ("DOORBUSTER_COMPENSATION_BREACH_MS", "1000"),
+];
+
+/// For a service to be ready after a start, on a machine busy with a sale.
+pub const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// One kind of service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Purchase,
+    Orders,
+    Compensation,
+}
+
+impl Role {
+    pub const ALL: [Role; 3] = [Role::Purchase, Role::Orders, Role::Compensation];
+
+    /// As `doorbuster run` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Purchase => "purchase",
+            Role::Orders => "orders",
+            Role::Compensation => "compensation",
+        }
+    }
+
+    fn usual(self) -> usize {
+        match self {
+            Role::Purchase => PURCHASE,
+            Role::Orders => ORDERS,
+            Role::Compensation => COMPENSATION,
+        }
+    }
+}
+
+/// The processes, by kind and in the order of their numbers. The default has none.
+#[derive(Default)]
+pub struct Fleet {
+    purchase: Vec<Service>,
+    orders: Vec<Service>,
+    compensation: Vec<Service>,
+}
+
+impl Fleet {
+    /// Starts all processes without waiting for them.
+    pub(crate) fn start(world: &World) -> Self {
+        let mut fleet = Self::default();
+        Role::ALL.into_iter().for_each(|role| fleet.grow(world, role, role.usual()));
+        fleet
+    }
+
+    /// The processes of one kind.
+    pub fn of(&self, role: Role) -> &[Service] {
+        match role {
+            Role::Purchase => &self.purchase,
+            Role::Orders => &self.orders,
+            Role::Compensation => &self.compensation,
+        }
+    }
+
+    pub(crate) fn of_mut(&mut self, role: Role) -> &mut Vec<Service> {
+        match role {
+            Role::Purchase => &mut self.purchase,
+            Role::Orders => &mut self.orders,
+            Role::Compensation => &mut self.compensation,
+        }
+    }
+
+    /// Where buyers call, one a purchase process; the same for the fleet's whole life.
+    pub fn urls(&self) -> Vec<String> {
+        self.purchase.iter().map(Service::url).collect()
+    }
+
+    /// Every process.
+    pub fn all(&self) -> impl Iterator<Item = &Service> {
+        Role::ALL.into_iter().flat_map(|role| self.of(role))
+    }
+
+    /// Adds processes of this kind until there are `count`.
+    pub(crate) fn grow(&mut self, world: &World, role: Role, count: usize) {
+        for number in self.of(role).len()..count {
+            let name = format!("{}-{number}", role.name());
+            let service = world.launch_service_with(role.name(), &name, &SETTINGS, RESTARTS);
+            self.of_mut(role).push(service);
+        }
+    }
+
+    /// Ends the youngest processes of this kind (SIGTERM) until there are `count`.
+    ///
+    /// # Errors
+    /// When one did not end in time; it was killed.
+    pub(crate) fn shrink(&mut self, role: Role, count: usize) -> Result<()> {
+        let leaving = self.of_mut(role).split_off(count);
+        leaving.iter().try_for_each(|service| service.process.terminate(testkit::END_DEADLINE).map(drop))?;
+        Ok(())
+    }
+
+    /// As many processes of this kind as a run begins with.
+    pub(crate) fn as_usual(&mut self, world: &World, role: Role) -> Result<()> {
+        self.shrink(role, role.usual().min(self.of(role).len()))?;
+        self.grow(world, role, role.usual());
+        Ok(())
+    }
+
+    /// Whether each process says that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.all().all(Service::is_ready)
+    }
+
+    /// Waits until each process says that it is ready. Panics with its name if one does not.
+    pub fn wait_ready(&self) {
+        for service in self.all() {
+            wait_until(READY_DEADLINE, &format!("{} to be ready", service.process.name()), || service.is_ready());
+        }
+    }
+
+    /// Says which process is not kept running, or which kind has not as many as at the begin.
+    ///
+    /// # Errors
+    /// The first that is found.
+    pub fn check(&self) -> Result<()> {
+        for role in Role::ALL {
+            ensure!(self.of(role).len() == role.usual(), "{} has {} processes", role.name(), self.of(role).len());
+        }
+        for service in self.all() {
+            let process = &service.process;
+            process.check().with_context(|| format!("{} is not started any more", process.name()))?;
+            let kept = matches!(process.state(), State::Running | State::Waiting);
+            ensure!(kept, "{} is {:?}", process.name(), process.state());
+            ensure!(!is_stopped(process.pid()), "{} is paused", process.name());
+        }
+        Ok(())
+    }
+}
+
+/// Whether a process is stopped by a signal: state T in `/proc/PID/stat`, behind the name in parentheses.
+fn is_stopped(pid: Option<u32>) -> bool {
+    let stat = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+    stat.is_some_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T')))
+}

@@ -1,0 +1,245 @@
+//! The servers of a run, each behind a proxy, and a world with its services on them.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use devstack::{
+    Endpoints, Server, kafka,
+    kafka::ClusterOptions,
+    postgres::{self, PostgresOptions},
+    redis::{self, RedisOptions},
+    registry::{self, RegistryOptions},
+};
+use testkit::{Mode, Proxy, World, block_on};
+use tokio_postgres::NoTls;
+
+use crate::{ask, fleet::Fleet};
+
+/// As many as can lose one and still acknowledge.
+const BROKERS: usize = 3;
+/// For one command of ours to Redis. Nobody else is waited for longer.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
+/// For one statement of ours to Postgres: it may have to wait for every lane's transaction.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a server that is running to answer, where it was paused, busy or restarted a moment ago.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A server and the proxy through which the services reach it.
+pub struct Proxied {
+    pub server: Server,
+    pub proxy: Proxy,
+}
+
+impl Proxied {
+    fn new(server: Server) -> Result<Self> {
+        let proxy = Proxy::to(port(server.endpoint())?)?;
+        Ok(Self { server, proxy })
+    }
+
+    /// The server's own port, which nothing stands in front of.
+    pub fn port(&self) -> Result<u16> {
+        port(self.server.endpoint())
+    }
+
+    /// As the services know it.
+    fn endpoint(&self) -> Result<String> {
+        let own = self.server.endpoint();
+        Ok(own.replacen(&format!("127.0.0.1:{}", port(own)?), &format!("127.0.0.1:{}", self.proxy.port()), 1))
+    }
+}
+
+/// All servers of a run: three brokers (3 copies, 2 must acknowledge), a Redis with an append-only file, a Postgres, a registry that has its
+/// schemas in memory.
+pub struct Servers {
+    pub kafka: Vec<Proxied>,
+    pub redis: Proxied,
+    pub postgres: Proxied,
+    pub registry: Proxied,
+}
+
+impl Servers {
+    /// Starts all of them side by side, on free ports, in temporary folders. `kept`: for the data of all, kept.
+    pub fn start(kept: Option<&Path>) -> Result<Self> {
+        let proxies: Vec<Proxy> = (0..BROKERS).map(|_| Proxy::start()).collect::<Result<_, _>>()?;
+        let dir = |name: &str| kept.map(|folder| folder.join(name));
+        let cluster = ClusterOptions {
+            brokers: BROKERS,
+            advertised: Some(proxies.iter().map(Proxy::port).collect()),
+            dir: dir("kafka"),
+            ..ClusterOptions::default()
+        };
+        let redis_options = RedisOptions { aof: true, dir: dir("redis"), ..RedisOptions::default() };
+        let postgres_options = PostgresOptions { fsync: false, dir: dir("postgres"), ..PostgresOptions::default() };
+        let registry_options = RegistryOptions { dir: dir("registry"), ..RegistryOptions::default() };
+        let (brokers, redis, postgres, registry) = thread::scope(|scope| {
+            let brokers = scope.spawn(|| kafka::start_cluster(cluster));
+            let redis = scope.spawn(|| redis::start(redis_options));
+            let registry = scope.spawn(|| registry::start(registry_options));
+            let postgres = postgres::start(postgres_options);
+            (joined(brokers), joined(redis), postgres, joined(registry))
+        });
+        let behind = |(server, proxy): (Server, Proxy)| {
+            proxy.set_target(port(server.endpoint())?);
+            Ok(Proxied { server, proxy })
+        };
+        Ok(Self {
+            kafka: brokers?.into_iter().zip(proxies).map(behind).collect::<Result<_>>()?,
+            redis: Proxied::new(redis?)?,
+            postgres: Proxied::new(postgres?)?,
+            registry: Proxied::new(registry?)?,
+        })
+    }
+
+    /// As the services know them.
+    pub fn endpoints(&self) -> Result<Endpoints> {
+        Ok(Endpoints {
+            kafka: self.kafka.iter().map(Proxied::endpoint).collect::<Result<Vec<_>>>()?.join(","),
+            redis: self.redis.endpoint()?,
+            postgres: self.postgres.endpoint()?,
+            registry: self.registry.endpoint()?,
+        })
+    }
+
+    /// Every one of them, with its name.
+    pub fn all(&self) -> impl Iterator<Item = (String, &Proxied)> {
+        let brokers = self.kafka.iter().enumerate().map(|(index, broker)| (format!("broker {}", index + 1), broker));
+        brokers.chain([("Redis", &self.redis), ("Postgres", &self.postgres), ("the registry", &self.registry)].map(named))
+    }
+
+    /// Says what is not as it is without faults: a proxy that is not open, a server that does not answer.
+    ///
+    /// # Errors
+    /// The first that is found; a server is asked for up to a minute.
+    pub fn check(&self) -> Result<()> {
+        for (name, proxied) in self.all() {
+            ensure!(proxied.proxy.mode() == Mode::Open, "the proxy of {name} is {:?}", proxied.proxy.mode());
+        }
+        until("all brokers to know each other", || {
+            self.kafka.iter().all(|b| b.port().is_ok_and(|p| ask::brokers(p).is_ok_and(|n| n == BROKERS)))
+        })?;
+        until("Redis to answer", || self.redis().and_then(|mut c| Ok(::redis::cmd("PING").exec(&mut c)?)).is_ok())?;
+        until("Postgres to answer", || self.sql("postgres", &["SELECT 1"]).is_ok())?;
+        let port = self.registry.port()?;
+        let subjects = || devstack::http_get(port, "/apis/ccompat/v7/subjects").is_ok_and(|(status, _)| status == 200);
+        until("the registry to answer", subjects)
+    }
+
+    /// A connection to Redis past its proxy.
+    pub fn redis(&self) -> Result<::redis::Connection> {
+        let client = ::redis::Client::open(self.redis.server.endpoint())?;
+        let connection = client.get_connection_with_timeout(REDIS_TIMEOUT)?;
+        connection.set_read_timeout(Some(REDIS_TIMEOUT))?;
+        connection.set_write_timeout(Some(REDIS_TIMEOUT))?;
+        Ok(connection)
+    }
+
+    /// Runs each text of statements in a database of Postgres, past its proxy; a text of several is one transaction.
+    pub fn sql(&self, database: &str, texts: &[&str]) -> Result<()> {
+        let url = in_database(self.postgres.server.endpoint(), database)?;
+        let run = async {
+            let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+            let connection = tokio::spawn(connection);
+            for text in texts {
+                client.batch_execute(text).await.with_context(|| format!("Postgres refuses: {text}"))?;
+            }
+            drop(client);
+            Ok(connection.await??)
+        };
+        block_on(async { tokio::time::timeout(STATEMENT_TIMEOUT, run).await })?
+    }
+}
+
+/// Servers, a world on them, and the services in it.
+pub struct Site {
+    // In the order of dropping: the services end before their database, and that before Postgres.
+    pub fleet: Fleet,
+    pub world: World,
+    pub servers: Servers,
+}
+
+impl Site {
+    /// Makes a world on the servers and starts its services; they may not be ready yet.
+    pub fn new(servers: Servers) -> Result<Self> {
+        let world = new_world(&servers)?;
+        Ok(Self { fleet: Fleet::start(&world), world, servers })
+    }
+
+    /// A fresh world with fresh services on the same servers: new topics, new database, an empty Redis. Everything of the old one ends.
+    pub fn next_world(&mut self) -> Result<()> {
+        self.fleet = Fleet::default();
+        let mut redis = self.servers.redis()?;
+        ::redis::cmd("FLUSHALL").exec(&mut redis)?;
+        self.world = new_world(&self.servers)?;
+        self.fleet = Fleet::start(&self.world);
+        Ok(())
+    }
+
+    /// Runs statements in the world's database, past the proxy: see [`Servers::sql`].
+    pub fn sql(&self, texts: &[&str]) -> Result<()> {
+        self.servers.sql(self.database(), texts)
+    }
+
+    /// The address of the world's database, past the proxy.
+    pub(crate) fn own_postgres(&self) -> Result<String> {
+        in_database(self.servers.postgres.server.endpoint(), self.database())
+    }
+
+    fn database(&self) -> &str {
+        let url = &self.world.connections().postgres;
+        url.rsplit_once('/').map_or("", |(_, rest)| rest.split('?').next().unwrap_or(rest))
+    }
+
+    /// Says what is not as it is without faults: a server, a proxy, or a process that is not kept running.
+    ///
+    /// # Errors
+    /// The first that is found.
+    pub fn check(&self) -> Result<()> {
+        self.servers.check()?;
+        self.fleet.check()
+    }
+}
+
+fn new_world(servers: &Servers) -> Result<World> {
+    Ok(World::builder().servers(&servers.endpoints()?).build())
+}
+
+/// Waits for a condition; an error names what it was.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
+    let begun = Instant::now();
+    while !condition() {
+        ensure!(begun.elapsed() < ANSWER_DEADLINE, "gave up after {ANSWER_DEADLINE:?} waiting for {what}");
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// The address on 127.0.0.1 of a port.
+pub(crate) fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn port(endpoint: &str) -> Result<u16> {
+    let authority = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest).split('/').next();
+    let port = authority.and_then(|authority| authority.rsplit_once(':')).map(|(_, port)| port.parse());
+    Ok(port.ok_or_else(|| anyhow!("{endpoint} names no port"))??)
+}
+
+fn in_database(endpoint: &str, database: &str) -> Result<String> {
+    let (server, _) = endpoint.rsplit_once('/').with_context(|| format!("{endpoint} names no database"))?;
+    Ok(format!("{server}/{database}?connect_timeout=5"))
+}
+
+fn named<'a>((name, proxied): (&str, &'a Proxied)) -> (String, &'a Proxied) {
+    (name.to_owned(), proxied)
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

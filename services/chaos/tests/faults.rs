@@ -1,0 +1,137 @@
+//! Each fault, begun and ended on an idle site, leaves a system that sells and settles by itself. By default some of every family; others by
+//! name, or all of them: `CHAOS_KINDS=redis-busy,kafka-rolled` or `CHAOS_KINDS=all`.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::{Duration, Instant},
+};
+
+use chaos::{
+    fault::{Kind, kinds},
+    site::{Servers, Site},
+};
+use domain::VoucherId;
+use rand::{SeedableRng, rngs::SmallRng};
+use testkit::{block_on, token};
+
+/// What takes little time, of every family.
+const USUAL: [&str; 8] = [
+    "orders-killed",
+    "redis-silent",
+    "kafka-leader-killed",
+    "orders-offsets-deleted",
+    "redis-flushed",
+    "redis-failed-over",
+    "postgres-restored",
+    "registry-emptied",
+];
+
+/// Beyond it nothing will come any more.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn chosen() -> Vec<Kind> {
+    let wanted = std::env::var("CHAOS_KINDS").unwrap_or_else(|_| USUAL.join(","));
+    let is_wanted = |kind: &&Kind| wanted == "all" || wanted.split(',').any(|name| name == kind.name);
+    let chosen: Vec<Kind> = kinds().iter().filter(is_wanted).copied().collect();
+    assert!(wanted == "all" || chosen.len() == wanted.split(',').count(), "CHAOS_KINDS={wanted} names no kind");
+    chosen
+}
+
+#[test]
+fn kinds_have_names_of_their_own_and_bounds() {
+    let mut names: Vec<&str> = kinds().iter().map(|kind| kind.name).collect();
+    names.sort_unstable();
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    for kind in kinds() {
+        assert!(!kind.uses.is_empty() && !kind.why.is_empty() && kind.hold.0 <= kind.hold.1, "{kind:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_fault() {
+    for kind in kinds() {
+        let made = |seed| (kind.make)(&mut SmallRng::seed_from_u64(seed)).describe();
+        assert_eq!(made(7), made(7));
+    }
+}
+
+#[test]
+fn after_each_fault_the_shop_sells_and_settles() {
+    let seed: u64 = std::env::var("CHAOS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
+    println!("CHAOS_SEED={seed}");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut shop = Shop::open();
+    let mut failed = Vec::new();
+    for kind in chosen() {
+        let mut fault = (kind.make)(&mut rng);
+        let tried = catch_unwind(AssertUnwindSafe(|| {
+            let begun = Instant::now();
+            fault.begin(&mut shop.site).unwrap();
+            thread::sleep(kind.hold.0);
+            fault.end(&mut shop.site).unwrap();
+            let ended = Instant::now();
+            shop.site.check().unwrap();
+            shop.sell();
+            (ended - begun, ended.elapsed())
+        }));
+        match tried {
+            Ok((broken, recovered)) => {
+                println!("{}: {}: broken for {broken:.1?}, well after {recovered:.1?}", kind.name, fault.describe());
+                if recovered > kind.bound {
+                    failed.push(format!(
+                        "{} took {recovered:.1?}, more than its bound of {:?}: {}",
+                        kind.name, kind.bound, kind.why
+                    ));
+                }
+            }
+            Err(_) => {
+                failed.push(format!("{}: {}", kind.name, fault.describe()));
+                // What comes next needs a shop that is whole.
+                drop(shop);
+                shop = Shop::open();
+            }
+        }
+    }
+    shop.site.world.assert_audit();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+struct Shop {
+    site: Site,
+    voucher: VoucherId,
+    sold: usize,
+}
+
+impl Shop {
+    fn open() -> Self {
+        let site = Site::new(Servers::start(None).unwrap()).unwrap();
+        site.fleet.wait_ready();
+        let voucher = site.world.voucher_id();
+        site.world.open(&voucher, site.world.terms(1_000_000, 1, 1));
+        let mut shop = Self { site, voucher, sold: 0 };
+        // Something that can be lost.
+        (0..10).for_each(|_| shop.sell());
+        shop
+    }
+
+    /// Every purchase process accepts a purchase, and all is settled.
+    fn sell(&mut self) {
+        for url in self.site.fleet.urls() {
+            self.sold += 1;
+            let user = format!("buyer-{}", self.sold);
+            let begun = Instant::now();
+            while !accepts(&url, &self.voucher, &user) {
+                assert!(begun.elapsed() < PATIENCE, "{url} sells nothing for {PATIENCE:?}");
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+        self.site.world.wait_settled(&[&self.voucher]);
+    }
+}
+
+fn accepts(url: &str, voucher: &VoucherId, user: &str) -> bool {
+    let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).build().unwrap();
+    let request = client.post(format!("{url}/v1/vouchers/{voucher}/orders")).bearer_auth(token(user));
+    block_on(async { request.send().await.is_ok_and(|answer| answer.status().is_success()) })
+}
