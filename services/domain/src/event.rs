@@ -1,7 +1,7 @@
 //! Events: what was decided. Facts, never taken back.
 
 use serde::{Deserialize, Serialize};
-use strum::{IntoStaticStr, VariantArray};
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use crate::{
     CancelledBy, Money, OrderId, OrderStatus, RejectReason, RequestId, RequestKind, Terms, Timestamp, UserId, VoucherId,
@@ -94,7 +94,7 @@ pub enum EventBody {
 }
 
 /// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, EnumCount, VariantArray)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum RefusalReason {
@@ -116,7 +116,7 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
-    pub const ALL: &[Self] = Self::VARIANTS;
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().unwrap();
 
     /// The word used in JSON and metrics.
     pub fn as_str(self) -> &'static str {

@@ -1,12 +1,12 @@
 //! The order: one user's claim on some units of one voucher, with exactly one final fate.
 
 use serde::{Deserialize, Serialize};
-use strum::{EnumString, IntoStaticStr, VariantArray};
+use strum::{EnumCount, EnumString, IntoStaticStr, VariantArray};
 
 use crate::{OrderId, Timestamp, UserId, VoucherId};
 
 /// Where an order stands. Everything but `Confirmed` is final, save that a paid order can still be cancelled by the seller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, EnumCount, VariantArray)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum OrderStatus {
@@ -18,7 +18,7 @@ pub enum OrderStatus {
 }
 
 impl OrderStatus {
-    pub const ALL: &[Self] = Self::VARIANTS;
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().unwrap();
 
     /// Whether an order that stands here claims its units.
     pub fn is_live(self) -> bool {
@@ -36,7 +36,7 @@ impl OrderStatus {
 }
 
 /// Why an order was rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, EnumCount, VariantArray)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum RejectReason {
@@ -50,7 +50,7 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
-    pub const ALL: &[Self] = Self::VARIANTS;
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().unwrap();
 
     /// The word used in tables and JSON.
     pub fn as_str(self) -> &'static str {

@@ -89,7 +89,7 @@ fn event_body() -> impl Strategy<Value = EventBody> {
             let (order_id, user_id, quantity) = order;
             EventBody::OrderConfirmed { order_id, user_id, quantity, requested_at, expires_at, slot }
         }),
-        (order(), instant(), select(RejectReason::ALL)).prop_map(|(order, requested_at, reason)| {
+        (order(), instant(), select(&RejectReason::ALL[..])).prop_map(|(order, requested_at, reason)| {
             let (order_id, user_id, quantity) = order;
             EventBody::OrderRejected { order_id, user_id, quantity, requested_at, reason }
         }),
@@ -100,12 +100,9 @@ fn event_body() -> impl Strategy<Value = EventBody> {
             EventBody::OrderCancelled { order_id, user_id, quantity, by, due_back }
         }),
         order().prop_map(|(order_id, user_id, quantity)| EventBody::OrderExpired { order_id, user_id, quantity }),
-        (order_id(), user_id(), select(OrderStatus::ALL)).prop_map(|(order_id, user_id, status)| EventBody::RequestRepeated {
-            order_id,
-            user_id,
-            status
-        }),
-        (request_kind(), option::of(order_id()), select(RefusalReason::ALL), option::of(money()))
+        (order_id(), user_id(), select(&OrderStatus::ALL[..]))
+            .prop_map(|(order_id, user_id, status)| EventBody::RequestRepeated { order_id, user_id, status }),
+        (request_kind(), option::of(order_id()), select(&RefusalReason::ALL[..]), option::of(money()))
             .prop_map(|(kind, order_id, reason, due_back)| EventBody::RequestRefused { kind, order_id, reason, due_back }),
     ]
 }
