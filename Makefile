@@ -1,7 +1,7 @@
 # Doorbuster: what a person types. `make` lists it.
 # Everything after `setup` works without network once it has run; cargo takes exactly what Cargo.lock names.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint up down
+.PHONY: help setup demo test lint chaos mutants up down
 
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -12,13 +12,23 @@ setup: ## install what is missing: Debian packages, Kafka, the schema registry
 demo: setup ## build for release, run a whole sale on real servers, prove that nothing was lost or sold twice
 	@cargo run --locked --release --package cli -- demo
 
+# A test that hangs ends its program by this limit (the slowest takes two minutes on two idle cores), and is named by then.
+BOUNDED = --config 'target."cfg(unix)".runner=["timeout","--foreground","--verbose","--signal=ABRT","1200"]'
+
 test: setup ## build everything and run every test on real servers
 	cargo build --workspace --all-targets --locked
-	target/debug/devstack exec -- cargo test --workspace --locked
+	target/debug/devstack exec -- cargo test $(BOUNDED) --workspace --locked
 
 lint: ## formatting and clippy, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
+
+chaos: setup ## break things under a sale for MINUTES (10), drawn from SEED (another one each time): docs/CHAOS.md
+	cargo build --locked --package cli --package chaos --bins
+	target/debug/chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+mutants: setup ## break the code rule by rule and see that a test notices each
+	services/chaos/mutants/run
 
 up: setup ## start the servers in .doorbuster and leave them running
 	@cargo run --locked --quiet --package cli -- up

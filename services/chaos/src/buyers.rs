@@ -149,7 +149,7 @@ impl Buyers {
         self.shop.turned_away.load(Ordering::Relaxed)
     }
 
-    /// Lets nobody come any more, waits until those who are there have their answers (one time-out and a bit), and returns. Panics where a
+    /// Lets nobody come any more, waits until those who are there have their answers (two time-outs at most, and a bit), and returns. Panics where a
     /// buyer panicked.
     pub fn stop(mut self) {
         self.end();
@@ -281,7 +281,9 @@ impl Shop {
                     if random.random_bool(0.25) {
                         self.look(wish, order_id, purchase).await;
                         sleep(random.random_range(Duration::ZERO..LOOK_WITHIN)).await;
-                        self.look(wish, order_id, (purchase + 1) % self.urls.len()).await;
+                        if !self.stopped.load(Ordering::Relaxed) {
+                            self.look(wish, order_id, (purchase + 1) % self.urls.len()).await;
+                        }
                     }
                     return;
                 }

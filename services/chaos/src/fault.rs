@@ -48,13 +48,14 @@ pub struct Kind {
 /// All kinds.
 pub fn kinds() -> &'static [Kind] {
     static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
-        let families: [&[Kind]; 6] = [
+        let families: [&[Kind]; 7] = [
             faults::processes::KINDS,
             faults::network::KINDS,
             faults::kafka::KINDS,
             faults::redis::KINDS,
             faults::postgres::KINDS,
             faults::registry::KINDS,
+            faults::everything::KINDS,
         ];
         families.concat()
     });

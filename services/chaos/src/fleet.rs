@@ -118,14 +118,15 @@ impl Fleet {
     /// # Errors
     /// When one did not end in time; it was killed.
     pub(crate) fn shrink(&mut self, role: Role, count: usize) -> Result<()> {
-        let leaving = self.of_mut(role).split_off(count);
+        let services = self.of_mut(role);
+        let leaving = services.split_off(count.min(services.len()));
         leaving.iter().try_for_each(|service| service.process.terminate(testkit::END_DEADLINE).map(drop))?;
         Ok(())
     }
 
     /// As many processes of this kind as a run begins with.
     pub(crate) fn as_usual(&mut self, world: &World, role: Role) -> Result<()> {
-        self.shrink(role, role.usual().min(self.of(role).len()))?;
+        self.shrink(role, role.usual())?;
         self.grow(world, role, role.usual());
         Ok(())
     }

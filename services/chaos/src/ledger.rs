@@ -82,6 +82,15 @@ pub enum Done {
     Unknown(String),
 }
 
+/// A time in which something was broken, or not yet well again.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    pub from: Instant,
+    pub to: Instant,
+    /// As in `fault::Kind::uses`.
+    pub with: Vec<&'static str>,
+}
+
 /// A voucher that buyers may ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -109,6 +118,7 @@ pub struct Book {
     /// In the order in which they ended.
     pub calls: Vec<Arc<Call>>,
     pub deeds: Vec<Deed>,
+    pub troubles: Vec<Trouble>,
     began: Instant,
     began_at: SystemTime,
 }
@@ -145,7 +155,13 @@ impl Default for Ledger {
 
 impl Ledger {
     pub fn new() -> Self {
-        Self::of(Book { calls: Vec::new(), deeds: Vec::new(), began: Instant::now(), began_at: SystemTime::now() })
+        Self::of(Book {
+            calls: Vec::new(),
+            deeds: Vec::new(),
+            troubles: Vec::new(),
+            began: Instant::now(),
+            began_at: SystemTime::now(),
+        })
     }
 
     /// A ledger of its own that goes on from `book`.
@@ -178,6 +194,11 @@ impl Ledger {
             inner.counts.orders = inner.orders.len() as u64;
         }
         inner.book.calls.push(call);
+    }
+
+    /// Writes down what was broken and when.
+    pub fn trouble(&self, trouble: Trouble) {
+        self.lock().book.troubles.push(trouble);
     }
 
     /// Writes down what the shop keeper did.

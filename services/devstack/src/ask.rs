@@ -42,8 +42,16 @@ pub fn http_get(port: u16, path: &str) -> io::Result<(u16, String)> {
 }
 
 /// The pid that a Redis says it has, once it answers PING.
-pub(crate) fn redis_pid(port: u16) -> io::Result<u32> {
+pub(crate) fn redis_pid(port: u16, password: Option<&str>) -> io::Result<u32> {
     let mut stream = connect(port)?;
+    if let Some(password) = password {
+        write!(stream, "AUTH {password}\r\n")?;
+        let mut ok = [0; 5];
+        stream.read_exact(&mut ok)?;
+        if &ok != b"+OK\r\n" {
+            return Err(odd("Redis refuses the password"));
+        }
+    }
     // While it loads its data, Redis answers INFO but not PING.
     stream.write_all(b"PING\r\n")?;
     let mut pong = [0; 7];

@@ -262,7 +262,7 @@ fn state(server: &ServerRecord) -> ServerState {
     let Some(port) = endpoints::port(&server.endpoint) else { return ServerState::Silent };
     let answers = match server.name.as_str() {
         "kafka" => ask::kafka_cluster(port).is_ok_and(|cluster| !cluster.brokers.is_empty()),
-        "redis" => ask::redis_pid(port).is_ok_and(|pid| i64::from(pid) == i64::from(server.process.pid)),
+        "redis" => ask::redis_pid(port, None).is_ok_and(|pid| i64::from(pid) == i64::from(server.process.pid)),
         "postgres" => crate::postgres::query(&server.endpoint, "select 1").is_ok(),
         _ => registry::subjects(port).is_ok(),
     };

@@ -15,12 +15,17 @@ use nix::sys::signal::Signal;
 use rand::RngCore;
 
 use crate::{
-    Result, StackError, ask,
+    Result, Secured, StackError, ask,
     folder::{self, Folder},
     native, ports,
     server::{Recipe, START_DEADLINE, Server},
-    spawn::Launch,
+    spawn::{self, Launch},
 };
+
+/// Set to others than ours only where clients need TLS.
+const LISTENER_PROTOCOLS: &str = "listener.security.protocol.map";
+/// May do everything on a broker that demands logins.
+const ADMIN: &str = "admin";
 
 /// Copies of each record where there are as many brokers.
 const REPLICATION: usize = 3;
@@ -32,6 +37,10 @@ const POLL: Duration = Duration::from_millis(20);
 pub struct KafkaOptions {
     /// Lets the JVM compile hot code fully (C2). Right for benchmarks; else it starts quicker and costs less without.
     pub c2: bool,
+    /// Clients must come over TLS and log in (PLAIN or SCRAM-SHA-512), and may do only what an ACL allows; `admin` may do all.
+    pub secured: Option<Secured>,
+    /// Further users that may log in by PLAIN, with their passwords, where clients must log in.
+    pub users: Vec<(String, String)>,
     /// Further lines of `server.properties`; they win over ours.
     pub properties: Vec<(String, String)>,
     /// For clients; 0: a free one.
@@ -74,7 +83,58 @@ pub fn start(options: KafkaOptions) -> Result<Server> {
     // brokers, that wait belongs to what is tested.
     let quick = [("broker.session.timeout.ms", "3000"), ("broker.heartbeat.interval.ms", "500")];
     let quick = quick.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    start_node(folder, node, options.c2, &[&quick[..], &options.properties].concat())
+    let demands = match &options.secured {
+        Some(secured) => demands(secured, &options.users, folder.path())?,
+        None => Vec::new(),
+    };
+    start_node(folder, node, options.c2, &[&quick[..], &demands, &options.properties].concat())
+}
+
+/// Lines of `server.properties` under which clients need TLS, a login and permissions. Those of the broker's own listener need none.
+fn demands(secured: &Secured, users: &[(String, String)], folder: &Path) -> Result<Vec<(String, String)>> {
+    // Kafka reads certificate and key from one file.
+    let (certificate, key) = secured.place(folder)?;
+    let read = |path: &Path| fs::read(path).map_err(StackError::system(format!("read {}", path.display())));
+    let both = folder.join("server.pem");
+    folder::write(&both, [read(&key)?, read(&certificate)?].concat())?;
+    let admin = (ADMIN.to_owned(), secured.password.clone());
+    let logins: String = [admin].iter().chain(users).map(|(user, password)| format!(" user_{user}=\"{password}\"")).collect();
+    let module = "org.apache.kafka.common.security";
+    let lines = [
+        (LISTENER_PROTOCOLS, "CLIENT:SASL_SSL,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned()),
+        ("sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-512".to_owned()),
+        ("listener.name.client.plain.sasl.jaas.config", format!("{module}.plain.PlainLoginModule required{logins};")),
+        ("listener.name.client.scram-sha-512.sasl.jaas.config", format!("{module}.scram.ScramLoginModule required;")),
+        ("listener.name.client.ssl.keystore.type", "PEM".to_owned()),
+        ("listener.name.client.ssl.keystore.location", both.display().to_string()),
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer".to_owned()),
+        ("super.users", format!("User:{ADMIN};User:ANONYMOUS")),
+    ];
+    Ok(lines.map(|(name, value)| (name.to_owned(), value)).to_vec())
+}
+
+/// Where the brokers themselves reach this one: without encryption, login or limits, and never through a proxy.
+///
+/// # Errors
+/// When its `server.properties` cannot be read.
+pub fn inner_endpoint(server: &Server) -> Result<String> {
+    let file = server.folder().join("server.properties");
+    let text = fs::read_to_string(&file).map_err(StackError::system(format!("read {}", file.display())))?;
+    let address = text.split("BROKER://").nth(1).and_then(|rest| rest.split([',', '\n']).next());
+    Ok(address.unwrap_or_default().to_owned())
+}
+
+/// Runs one of Kafka's own command-line tools to its end and gives what it prints: `org.apache.kafka.tools.AclCommand` and its like.
+///
+/// # Errors
+/// When Kafka or Java is not installed, or the tool fails; the error holds what it said.
+pub fn tool(class: &str, args: &[String]) -> Result<String> {
+    let native = native::folder()?;
+    let mut command = spawn::bound(&native::java(), &[]);
+    command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
+    command.arg(format!("{}/*", native.join("kafka").display())).arg(class).args(args);
+    let output = spawn::complete(command, class)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Starts brokers side by side, numbered 1, 2, ... in this order, and waits until each knows all of them.
@@ -148,6 +208,7 @@ struct Node {
 }
 
 fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -> Result<Server> {
+    let is_secured = more.iter().any(|(name, _)| name == LISTENER_PROTOCOLS);
     let native = native::folder()?;
     let jars = native::files_ending(&native.join("kafka"), ".jar")?;
     Server::start("kafka", folder, &[node.port, 0, node.controllers[node.id - 1]], |folder, ports| {
@@ -162,7 +223,9 @@ fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -
         args.extend(LOGGING.map(|(name, value)| format!("-Dorg.slf4j.simpleLogger.{name}={value}")));
         // Names without a path, in order: the archive is bound to the class path as compose/native/archives.sh spells it.
         args.extend(["-cp".to_owned(), jars.join(":"), "kafka.Kafka".to_owned(), properties.to_string_lossy().into_owned()]);
-        let port = ports[0];
+        // A broker may call itself ready before it notices that one of its ports is somebody else's, so both must be its own.
+        // Where clients need TLS, only its own listener can be asked.
+        let asked = if is_secured { vec![ports[1]] } else { vec![ports[1], ports[0]] };
         let (id, cluster) = (node.id as i32, node.cluster.clone());
         Ok(Recipe {
             launch: Launch {
@@ -173,16 +236,21 @@ fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -
                 log: folder.join("kafka.log"),
                 account: Vec::new(),
             },
-            endpoint: format!("127.0.0.1:{port}"),
-            probe: Box::new(move |_| match ask::kafka_cluster(port) {
-                Ok(found) if found.id != cluster => Err(format!("port {port} belongs to another Kafka")),
-                Ok(found) if !found.brokers.contains(&id) => Err("the broker is not registered yet".to_owned()),
-                Ok(_) => Ok(()),
-                Err(error) => Err(error.to_string()),
-            }),
+            endpoint: format!("127.0.0.1:{}", ports[0]),
+            probe: Box::new(move |_| asked.iter().try_for_each(|&port| knows_itself(port, id, &cluster))),
             stop_signal: Signal::SIGTERM,
         })
     })
+}
+
+/// Whether the broker behind a port is this one, and ready.
+fn knows_itself(port: u16, id: i32, cluster: &str) -> Result<(), String> {
+    match ask::kafka_cluster(port) {
+        Ok(found) if found.id != cluster => Err(format!("port {port} belongs to another Kafka")),
+        Ok(found) if !found.brokers.contains(&id) => Err("the broker is not registered yet".to_owned()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The broker prints its whole configuration several times at start: left out, else it is all that a log's end shows.

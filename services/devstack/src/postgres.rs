@@ -1,12 +1,11 @@
-//! A PostgreSQL cluster of its own, reached over TCP on 127.0.0.1 only, without passwords.
+//! A PostgreSQL cluster of its own, reached over TCP on 127.0.0.1 only, without passwords unless they are wanted.
 //!
 //! Postgres refuses to run as root. When we are root, it runs as the user `postgres` that its package brings.
 
 use std::{
     fs,
-    os::unix::fs::chown,
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
 };
 
 use nix::{
@@ -15,7 +14,7 @@ use nix::{
 };
 
 use crate::{
-    Result, StackError, ask,
+    Result, Secured, StackError, ask,
     folder::{self, Folder},
     native,
     server::{Recipe, Server, Started},
@@ -31,6 +30,8 @@ pub struct PostgresOptions {
     /// Whether a commit waits for the disk. Without, tests are quicker, and a killed *machine* may lose everything;
     /// a killed Postgres loses nothing either way.
     pub fsync: bool,
+    /// Clients must come over TLS and with the password (SCRAM-SHA-256). A cluster keeps the password it was made with.
+    pub secured: Option<Secured>,
     /// Further settings, as `name=value`; they win over ours.
     pub settings: Vec<String>,
     /// 0: a free one.
@@ -41,7 +42,7 @@ pub struct PostgresOptions {
 
 impl Default for PostgresOptions {
     fn default() -> Self {
-        Self { fsync: true, settings: Vec::new(), port: 0, dir: None }
+        Self { fsync: true, secured: None, settings: Vec::new(), port: 0, dir: None }
     }
 }
 
@@ -55,7 +56,11 @@ pub fn start(options: PostgresOptions) -> Result<Server> {
     let programs = native::postgres_programs()?;
     let data = folder.path().join("data");
     let account = Account::for_folder(folder.path())?;
-    make_cluster(&programs, &data, &account, options.fsync)?;
+    make_cluster(&programs, &data, &account, &options)?;
+    let endpoint_of = |port| match &options.secured {
+        None => format!("postgresql://postgres@127.0.0.1:{port}/postgres"),
+        Some(secured) => format!("postgresql://postgres:{}@127.0.0.1:{port}/postgres?sslmode=require", secured.password),
+    };
     Server::start("postgres", folder, &[options.port], |folder, ports| {
         let port = ports[0];
         let on = if options.fsync { "on" } else { "off" };
@@ -73,10 +78,13 @@ pub fn start(options: PostgresOptions) -> Result<Server> {
             "log_timezone=UTC".to_owned(),
             "log_checkpoints=off".to_owned(),
         ];
+        if let Some(secured) = &options.secured {
+            settings.extend(demand(secured, folder, &account)?);
+        }
         settings.extend(options.settings.iter().cloned());
         let mut args = vec!["-D".to_owned(), data.to_string_lossy().into_owned()];
         args.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
-        let endpoint = format!("postgresql://postgres@127.0.0.1:{port}/postgres");
+        let endpoint = endpoint_of(port);
         let probe = {
             let (endpoint, data, psql) = (endpoint.clone(), data.clone(), programs.join("psql"));
             move |started: &Started<'_>| answers(started, &psql, &endpoint, &data)
@@ -114,19 +122,8 @@ fn psql(psql: &Path, endpoint: &str, statement: &str) -> Result<String> {
     for name in ["PGOPTIONS", "PGSERVICE", "PGPASSWORD", "PGSSLMODE"] {
         command.env_remove(name);
     }
-    let output = complete(command, "psql")?;
+    let output = spawn::complete(command, "psql")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
-}
-
-/// Runs a command to its end; anything but success is an error with what it printed.
-fn complete(mut command: Command, name: &str) -> Result<Output> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = spawn::spawn(command)?.wait_with_output().map_err(StackError::system(format!("run {name}")))?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(StackError::system(format!("run {name}"))(std::io::Error::other(format!("{}: {said}", output.status))))
 }
 
 /// Cheap first: Postgres' own pid file says "ready" once it listens. Then a real query.
@@ -144,8 +141,22 @@ fn answers(started: &Started<'_>, program: &Path, endpoint: &str, data: &Path) -
     }
 }
 
+/// Settings under which everybody needs TLS and a password.
+fn demand(secured: &Secured, folder: &Path, account: &Account) -> Result<Vec<String>> {
+    let (certificate, key) = secured.place(folder)?;
+    let access = folder.join("pg_hba.conf");
+    folder::write(&access, "hostssl all all 127.0.0.1/32 scram-sha-256\n")?;
+    // Postgres refuses a key that others may read.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600))
+        .map_err(StackError::system(format!("change the mode of {}", key.display())))?;
+    account.own(&key)?;
+    let files = [("ssl_cert_file", certificate), ("ssl_key_file", key), ("hba_file", access)];
+    let files = files.map(|(name, file)| format!("{name}={}", file.display()));
+    Ok(["ssl=on".to_owned()].into_iter().chain(files).collect())
+}
+
 /// Runs `initdb`, unless there is a cluster. An interrupted run leaves nothing that passes for one.
-fn make_cluster(programs: &Path, data: &Path, account: &Account, fsync: bool) -> Result<()> {
+fn make_cluster(programs: &Path, data: &Path, account: &Account, options: &PostgresOptions) -> Result<()> {
     if data.join("PG_VERSION").is_file() {
         return Ok(());
     }
@@ -154,14 +165,16 @@ fn make_cluster(programs: &Path, data: &Path, account: &Account, fsync: bool) ->
         fs::remove_dir_all(&raw).map_err(StackError::system(format!("remove {}", raw.display())))?;
     }
     folder::make(&raw)?;
-    if let Some(user) = &account.user {
-        chown(&raw, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
-            .map_err(StackError::system(format!("give {} to user postgres", raw.display())))?;
-    }
+    account.own(&raw)?;
     let mut command = spawn::bound(&programs.join("initdb"), &account.options);
     command.current_dir("/").arg("-D").arg(&raw).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]);
-    command.args(if fsync { &["--no-instructions"][..] } else { &["--no-instructions", "--no-sync"] });
-    complete(command, "initdb")?;
+    if let Some(secured) = &options.secured {
+        let file = data.with_extension("password");
+        folder::write(&file, &secured.password)?;
+        command.arg("--pwfile").arg(file);
+    }
+    command.args(if options.fsync { &["--no-instructions"][..] } else { &["--no-instructions", "--no-sync"] });
+    spawn::complete(command, "initdb")?;
     fs::rename(&raw, data).map_err(StackError::system(format!("rename {}", raw.display())))
 }
 
@@ -177,6 +190,13 @@ impl Account {
     /// Lets user postgres pass through folders that only root may enter, such as a checkout below /root.
     const PASS: [&'static str; 4] = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"];
 
+    /// Gives a file or folder to the user as whom Postgres runs.
+    fn own(&self, path: &Path) -> Result<()> {
+        let Some(user) = &self.user else { return Ok(()) };
+        chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+            .map_err(StackError::system(format!("give {} to user postgres", path.display())))
+    }
+
     fn for_folder(folder: &Path) -> Result<Account> {
         if !geteuid().is_root() {
             return Ok(Account { options: Vec::new(), user: None });
@@ -188,7 +208,7 @@ impl Account {
             let mut command = spawn::bound(Path::new("test"), &options);
             // Not `-x`: access(2), which it calls, knows no capabilities.
             command.current_dir("/").arg("-d").arg(folder.join("."));
-            if complete(command, "test").is_ok() {
+            if spawn::complete(command, "test").is_ok() {
                 return Ok(Account { options, user: Some(user) });
             }
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nix::sys::signal::Signal;
 
 use crate::{
-    Result, ask,
+    Result, Secured, ask,
     folder::{self, Folder},
     native,
     server::{Recipe, Server},
@@ -17,6 +17,8 @@ use crate::{
 pub struct RedisOptions {
     /// Writes an append-only file, so that a restart has the data again. Else a restart is empty.
     pub aof: bool,
+    /// Clients must come over TLS and with the password. A second port without TLS, known only to the start, wants the password too.
+    pub secured: Option<Secured>,
     /// Further arguments of `redis-server`; they win over ours.
     pub args: Vec<String>,
     /// 0: a free one.
@@ -32,18 +34,34 @@ pub struct RedisOptions {
 pub fn start(options: RedisOptions) -> Result<Server> {
     let folder = Folder::open(options.dir.as_deref())?;
     let program = native::on_path("redis-server")?;
-    Server::start("redis", folder, &[options.port], |folder, ports| {
+    Server::start("redis", folder, &ports_of(&options), |folder, ports| {
         let data = folder.join("data");
         folder::make(&data)?;
-        let port = ports[0];
+        // The last one speaks without TLS.
+        let (port, plain) = (ports[0], ports[ports.len() - 1]);
         let appendonly = if options.aof { "yes" } else { "no" };
         let mut args: Vec<String> =
-            ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", appendonly]
+            ["--port", &plain.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", appendonly]
                 .map(str::to_owned)
                 .to_vec();
         args.extend(["--maxmemory-policy", "noeviction", "--dir"].map(str::to_owned));
         args.push(data.to_string_lossy().into_owned());
+        let password = options.secured.as_ref().map(|secured| secured.password.clone());
+        if let Some(secured) = &options.secured {
+            let (certificate, key) = secured.place(folder)?;
+            let (certificate, key) = (certificate.to_string_lossy(), key.to_string_lossy());
+            let tls =
+                ["--tls-port", &port.to_string(), "--tls-cert-file", &certificate, "--tls-key-file", &key].map(str::to_owned);
+            args.extend(tls);
+            // Clients show no certificates, so no authority of theirs is needed; Redis wants one all the same.
+            args.extend(["--tls-auth-clients", "no", "--tls-ca-cert-file", &certificate].map(str::to_owned));
+            args.extend(["--requirepass", &secured.password].map(str::to_owned));
+        }
         args.extend(options.args.iter().cloned());
+        let endpoint = match &password {
+            Some(password) => format!("rediss://:{password}@127.0.0.1:{port}"),
+            None => format!("redis://127.0.0.1:{port}"),
+        };
         Ok(Recipe {
             launch: Launch {
                 program: program.clone(),
@@ -53,8 +71,54 @@ pub fn start(options: RedisOptions) -> Result<Server> {
                 log: folder.join("redis.log"),
                 account: Vec::new(),
             },
-            endpoint: format!("redis://127.0.0.1:{port}"),
-            probe: Box::new(move |started| match ask::redis_pid(port) {
+            endpoint,
+            probe: Box::new(move |started| match ask::redis_pid(plain, password.as_deref()) {
+                Ok(pid) if pid == started.pid => Ok(()),
+                Ok(pid) => Err(format!("port {port} belongs to another Redis (process {pid})")),
+                Err(error) => Err(error.to_string()),
+            }),
+            stop_signal: Signal::SIGTERM,
+        })
+    })
+}
+
+/// For clients, and one for the start where clients must use TLS.
+fn ports_of(options: &RedisOptions) -> Vec<u16> {
+    if options.secured.is_some() { vec![options.port, 0] } else { vec![options.port] }
+}
+
+/// Starts a sentinel that alone decides about the primary `of`, known as `name`: after a second of silence it makes a replica the primary.
+/// Its endpoint names the primary, too.
+///
+/// # Errors
+/// As for [`start`].
+pub fn start_sentinel(of: &Server, name: &str) -> Result<Server> {
+    let folder = Folder::open(None)?;
+    let program = native::on_path("redis-server")?;
+    let primary = of.endpoint().rsplit_once(':').map(|(_, port)| port.to_owned()).unwrap_or_default();
+    Server::start("sentinel", folder, &[0], |folder, ports| {
+        let port = ports[0];
+        // It writes into this file itself what it learns.
+        let file = folder.join("sentinel.conf");
+        let lines = [
+            format!("port {port}"),
+            "bind 127.0.0.1".to_owned(),
+            format!("sentinel monitor {name} 127.0.0.1 {primary} 1"),
+            format!("sentinel down-after-milliseconds {name} 1000"),
+            format!("sentinel failover-timeout {name} 5000"),
+        ];
+        folder::write(&file, lines.join("\n"))?;
+        Ok(Recipe {
+            launch: Launch {
+                program: program.clone(),
+                args: vec![file.into(), "--sentinel".into()],
+                env: Vec::new(),
+                cwd: Some(folder.to_path_buf()),
+                log: folder.join("sentinel.log"),
+                account: Vec::new(),
+            },
+            endpoint: format!("redis+sentinel://127.0.0.1:{port}/{name}"),
+            probe: Box::new(move |started| match ask::redis_pid(port, None) {
                 Ok(pid) if pid == started.pid => Ok(()),
                 Ok(pid) => Err(format!("port {port} belongs to another Redis (process {pid})")),
                 Err(error) => Err(error.to_string()),

@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// `kafka`, `redis`, `postgres` or `registry`.
+    /// `kafka`, `redis`, `sentinel`, `postgres` or `registry`.
     pub fn name(&self) -> &'static str {
         self.name
     }

@@ -10,7 +10,7 @@ use std::{
     io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::{OnceLock, mpsc},
     thread,
 };
@@ -94,4 +94,15 @@ pub(crate) fn spawn(command: Command) -> Result<Child> {
 fn describe(command: &Command) -> String {
     let words: Vec<_> = command.get_args().skip_while(|word| *word != "--").skip(1).collect();
     words.first().unwrap_or(&command.get_program()).to_string_lossy().into_owned()
+}
+
+/// Runs a command to its end; anything but success is an error with what it printed.
+pub(crate) fn complete(mut command: Command, name: &str) -> Result<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = spawn(command)?.wait_with_output().map_err(StackError::system(format!("run {name}")))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(StackError::system(format!("run {name}"))(io::Error::other(format!("{}: {said}", output.status))))
 }

@@ -97,12 +97,14 @@ impl Stack {
             properties: options.kafka_properties.clone(),
             port: options.ports.kafka,
             dir: Some(dir.join("kafka")),
+            ..KafkaOptions::default()
         };
         let redis_options = RedisOptions {
             aof: options.redis_aof,
             args: options.redis_args.clone(),
             port: options.ports.redis,
             dir: Some(dir.join("redis")),
+            ..RedisOptions::default()
         };
         let (kafka, redis, (postgres, registry)) = thread::scope(|scope| {
             let kafka = scope.spawn(|| kafka::start(kafka_options));

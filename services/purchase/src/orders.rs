@@ -3,6 +3,8 @@
 //! "There is no such order" is said only where that is certain: the gate is ready, and the lane has decided everything that was in the log
 //! before we looked. Otherwise the answer is "ask again".
 
+use std::time::Duration;
+
 use domain::{Order, OrderId, UserId, VoucherId};
 use infra::redis::{Gate, Reservation};
 use serde::Serialize;
@@ -13,6 +15,9 @@ use crate::{
     servers::Servers,
     vouchers::{Standing, Vouchers},
 };
+
+/// How long Postgres may take where Redis already has an answer.
+const ROW_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An order as its owner sees it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -54,10 +59,18 @@ pub(crate) async fn find(
     // Before everything else: an order that was in the log by then is decided once the lane is beyond this end.
     let ends = servers.log_ends();
     let reservation = servers.reservation(voucher, order).await;
-    if let Ok(Some(reservation)) = reservation {
-        return if reservation.user_id == *user { Found::Order(pending(voucher, reservation)) } else { Found::None };
-    }
     let belongs = |row: &Order| row.user_id == *user && row.voucher_id == *voucher;
+    if let Ok(Some(reservation)) = reservation {
+        if reservation.user_id != *user {
+            return Found::None;
+        }
+        // An order that is asked for again after its decision is reserved until the repeat is settled; its fate stands all the same. Where
+        // Postgres does not answer, what is reserved is called pending.
+        return match tokio::time::timeout(ROW_PATIENCE, row(servers, order)).await {
+            Ok(Ok(Some(row))) if belongs(&row) => Found::Order(decided(row)),
+            _ => Found::Order(pending(voucher, reservation)),
+        };
+    }
     match row(servers, order).await {
         Ok(Some(row)) => return if belongs(&row) { Found::Order(decided(row)) } else { Found::None },
         Ok(None) => {}

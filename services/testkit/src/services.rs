@@ -117,12 +117,12 @@ impl Service {
     /// Ends it (SIGTERM) and starts it again at the same address. One that has ended is only started.
     ///
     /// # Errors
-    /// When it did not end within its deadline (it was killed then, and does not run), or cannot be started.
+    /// When it did not end within its deadline (it was killed and started all the same), or cannot be started.
     pub fn restart(&mut self) -> devstack::Result<()> {
-        self.process.terminate(END_DEADLINE)?;
+        let ended = self.process.terminate(END_DEADLINE);
         self.forget_address();
         self.process = Supervised::start(self.program.clone())?;
-        Ok(())
+        ended.map(drop)
     }
 
     /// So that the address of a run that is over is not asked.

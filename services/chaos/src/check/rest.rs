@@ -7,7 +7,7 @@ use domain::Voucher;
 use infra::redis::{Gate, Store};
 use testkit::World;
 
-use super::Subject;
+use super::{Subject, stores::patient_store};
 
 /// Pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -46,7 +46,7 @@ async fn look(world: &World) -> anyhow::Result<Unrest> {
         unrest.push((Subject::Whole, what));
     }
     let pool = infra::postgres::pool(connections, 1)?;
-    let store = Store::connect(&connections.redis).await?;
+    let store = patient_store(connections).await?;
     let now = store.now().await?;
     for row in infra::postgres::vouchers(&pool, None).await? {
         let kept = row.terms.ends_at.plus(KEPT_MS) > now;

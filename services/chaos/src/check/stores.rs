@@ -1,7 +1,7 @@
 //! Everything that the log, Postgres and Redis hold, read once, at rest. Past the services' own readers of state: what is read here is
 //! what is there.
 
-use std::{collections::HashMap, ops::ControlFlow};
+use std::{collections::HashMap, ops::ControlFlow, time::Duration};
 
 use anyhow::Context;
 use domain::{Event, LoggedRequest, Order, OrderId, UserId, Voucher, VoucherId};
@@ -10,9 +10,12 @@ use infra::{
     config::Connections,
     kafka::{PartitionReader, Record},
     postgres::rows::{ORDER_COLUMNS, VOUCHER_COLUMNS, order_of, voucher_of},
-    redis::{Reservation, Store, StoreError, VoucherInRedis},
+    redis::{Patience, Reservation, Store, StoreError, VoucherInRedis},
 };
 use testkit::World;
+
+/// Whoever checks has time, and a machine that breaks things is busy: an answer that comes late is an answer.
+const PATIENCE: Patience = Patience { short: Duration::from_secs(10), long: Duration::from_secs(20) };
 
 /// Statements here read whole tables.
 const NO_LIMIT: &str = "SET statement_timeout = 0";
@@ -43,6 +46,11 @@ impl Stores {
         let redis = redis(world.connections(), vouchers.keys()).await.context("Redis")?;
         Ok(Self { requests, events, orders, vouchers, redis })
     }
+}
+
+/// Redis, waited for longer than a buyer would.
+pub(super) async fn patient_store(connections: &Connections) -> Result<Store, StoreError> {
+    Store::connect_with(&connections.redis, PATIENCE).await
 }
 
 /// Requests, and events with their offsets.
@@ -99,7 +107,7 @@ async fn redis(
     connections: &Connections,
     vouchers: impl Iterator<Item = &VoucherId>,
 ) -> anyhow::Result<HashMap<VoucherId, InRedis>> {
-    let store = Store::connect(&connections.redis).await?;
+    let store = patient_store(connections).await?;
     let mut found = HashMap::new();
     for id in vouchers {
         let voucher = match store.voucher(id).await {

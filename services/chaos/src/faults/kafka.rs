@@ -107,7 +107,7 @@ fn start_again(site: &mut Site, broker: usize) -> Result<()> {
 }
 
 /// Until each partition may lose a broker again: whatever comes next shall not be two faults by chance.
-fn whole(site: &mut Site) -> Result<()> {
+pub(super) fn whole(site: &Site) -> Result<()> {
     until("all brokers to know each other", || {
         site.servers
             .kafka
@@ -204,13 +204,13 @@ fn anywhere(rng: &mut SmallRng) -> f64 {
 fn offsets_lost(role: Role, share: Option<f64>) -> Box<dyn Fault> {
     let begin = move |site: &mut Site| {
         let count = site.fleet.of(role).len();
-        site.fleet.shrink(role, 0)?;
+        let ended = site.fleet.shrink(role, 0);
         let changed = match share {
             None => delete_offsets(site, role),
             Some(share) => reset_offsets(site, role, share),
         };
         site.fleet.grow(&site.world, role, count);
-        changed
+        ended.and(changed)
     };
     let what = match share {
         None => format!("offsets of the {} group deleted", role.name()),

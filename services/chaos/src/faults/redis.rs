@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use devstack::redis::RedisOptions;
 use rand::rngs::SmallRng;
 use redis::Connection;
@@ -158,17 +158,20 @@ fn out_of_memory() -> Box<dyn Fault> {
 
 /// After 5 s (`busy-reply-threshold`) Redis answers everybody with BUSY; before, nobody.
 fn busy() -> Box<dyn Fault> {
-    /// Of processor time, in seconds: it ends by itself should nobody end it.
-    const SCRIPT: &str = "local begin = os.clock() while os.clock() - begin < 20 do end";
+    /// It ends by itself, after half a minute or so, should nobody end it.
+    const SCRIPT: &str = "for _ = 1, 3e9 do end";
     let begin = |site: &mut Site| {
         let mut redis = site.servers.redis()?;
         // Longer than the script.
         redis.set_read_timeout(Some(seconds(60)))?;
-        let run = move || {
+        let keep_busy = move || {
             // Killed or not, its answer is of no interest.
             let _ = tell(&mut redis, &["EVAL", SCRIPT, "0"]);
         };
-        Ok(thread::Builder::new().name("busy script".to_owned()).spawn(run)?)
+        let script = thread::Builder::new().name("busy script".to_owned()).spawn(keep_busy)?;
+        until("Redis to be busy", || script.is_finished() || run(site, &["PING"]).is_err())?;
+        ensure!(!script.is_finished(), "the script did not keep Redis busy");
+        Ok(script)
     };
     let end = |site: &mut Site, script: thread::JoinHandle<()>| {
         // Refused where it has ended by itself.
@@ -185,12 +188,13 @@ fn failed_over() -> Box<dyn Fault> {
     /// How long the old one goes on alone.
     const LOST: Duration = seconds(1);
     let begin = |site: &mut Site| {
-        let old = site.servers.redis.port()?;
-        let replica_of = ["--replicaof", "127.0.0.1", &old.to_string()].map(str::to_owned).to_vec();
-        let replica = devstack::redis::start(RedisOptions { aof: true, args: replica_of, ..RedisOptions::default() })?;
+        let old = site.servers.redis.port()?.to_string();
+        let replica = devstack::redis::start(RedisOptions { aof: true, ..RedisOptions::default() })?;
         let client = redis::Client::open(replica.endpoint())?;
         let mut told = client.get_connection_with_timeout(seconds(5))?;
         told.set_read_timeout(Some(seconds(5)))?;
+        // By a command: as an argument it would be its master again whenever it is restarted.
+        tell(&mut told, &["REPLICAOF", "127.0.0.1", &old])?;
         until("the replica to have everything", || {
             let info: Result<String, _> = redis::cmd("INFO").arg("replication").query(&mut told);
             info.is_ok_and(|text| text.contains("master_link_status:up"))

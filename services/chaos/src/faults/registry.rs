@@ -47,7 +47,7 @@ fn emptied() -> Box<dyn Fault> {
     steps("the registry restarted without its schemas, which are registered again later", begin, |site, ()| register(site))
 }
 
-fn register(site: &Site) -> Result<()> {
+pub(super) fn register(site: &Site) -> Result<()> {
     let (code, said) = doorbuster(&site.world, &["topics", "apply", "--apply"]);
     ensure!(code == 0, "`doorbuster topics apply` ended with {code}: {said}");
     Ok(())

@@ -27,8 +27,8 @@ pub(super) fn unreachable(connections: &Connections, error: &KafkaError) -> LogE
     LogError::Unreachable { servers: connections.kafka.clone(), reason, remedy }
 }
 
-const ADDRESS: &str = "DOORBUSTER_KAFKA and that the brokers run";
-const PROTOCOL: &str = "DOORBUSTER_KAFKA_SECURITY: the brokers may demand another";
+/// Brokers that demand another protocol hang up without a word.
+const ADDRESS: &str = "DOORBUSTER_KAFKA, DOORBUSTER_KAFKA_SECURITY and that the brokers run";
 const LOGIN: &str = "DOORBUSTER_KAFKA_USER, DOORBUSTER_KAFKA_PASSWORD and DOORBUSTER_KAFKA_MECHANISM";
 const CERTIFICATE: &str = "DOORBUSTER_KAFKA_CA and DOORBUSTER_KAFKA_SECURITY";
 
@@ -40,18 +40,16 @@ fn ask(connections: &Connections) -> Option<(String, &'static str)> {
     while begin.elapsed() < PATIENCE {
         client.poll(POLL);
         if let Some((code, reason)) = heard.first.lock().clone() {
-            return Some((reason.clone(), remedy(code, &reason)));
+            return Some((reason, remedy(code)));
         }
     }
     None
 }
 
-/// librdkafka has codes for logins and TLS, and names a wrong protocol in its text only (`rdkafka_request.c`, `rdkafka_transport.c`).
-fn remedy(code: RDKafkaErrorCode, reason: &str) -> &'static str {
+fn remedy(code: RDKafkaErrorCode) -> &'static str {
     match code {
         RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed => LOGIN,
         RDKafkaErrorCode::SSL => CERTIFICATE,
-        _ if reason.contains("security.protocol") => PROTOCOL,
         _ => ADDRESS,
     }
 }

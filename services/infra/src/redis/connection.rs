@@ -1,20 +1,27 @@
 //! One connection to Redis with a bound on every call, and what its errors mean.
 //!
 //! The library's manager reconnects when a connection breaks, but not when the server behind it has become a replica: it would get
-//! READONLY for ever. Such answers replace the manager, so that a failover behind the same address heals by itself.
+//! READONLY for ever. Such answers replace the manager, so that a failover behind the same address heals by itself. Where sentinels say who
+//! the primary is, they are asked again then, and also when there is no answer.
 
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use domain::VoucherId;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
+use redis::{Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
 
 use super::StoreError;
+use super::place::Place;
 
 /// Longest wait for a connection, in each try. A server that is up answers on the spot; a dead address must not hold a buyer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The same over TLS: a handshake takes two more round trips and some milliseconds of both processors.
+const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bounds of the pause between tries to connect. The library's own (100 ms, no upper bound, 6 tries) keep one call waiting for nine
 /// seconds while Redis is down.
@@ -50,11 +57,17 @@ const REFUSED: [&str; 12] = [
 
 /// One multiplexed connection. Calls share it.
 pub(super) struct Connection {
-    client: Client,
-    config: ConnectionManagerConfig,
+    shared: Arc<Shared>,
     /// Longest time of one call, waiting for a new connection included.
     deadline: Duration,
+}
+
+struct Shared {
+    place: Place,
+    config: ConnectionManagerConfig,
     current: ArcSwap<Made>,
+    /// The sentinels are being asked.
+    is_asking: AtomicBool,
 }
 
 struct Made {
@@ -64,17 +77,20 @@ struct Made {
 
 impl Connection {
     /// Connects. A call fails after `response` without an answer, and after `deadline` in any case.
-    pub(super) async fn open(client: &Client, response: Duration, deadline: Duration) -> RedisResult<Self> {
+    pub(super) async fn open(place: &Place, response: Duration, deadline: Duration) -> RedisResult<Self> {
+        let client = place.client().await?;
+        let is_tls = matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. });
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(response))
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_connection_timeout(Some(if is_tls { TLS_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT }))
             .set_min_delay(RECONNECT_DELAYS.0)
             .set_max_delay(RECONNECT_DELAYS.1)
             .set_number_of_retries(RECONNECT_TRIES)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        let manager = ConnectionManager::new_with_config(client.clone(), config.clone()).await?;
+        let manager = ConnectionManager::new_with_config(client, config.clone()).await?;
         let current = ArcSwap::from_pointee(Made { manager, since: Instant::now() });
-        Ok(Self { client: client.clone(), config, deadline, current })
+        let shared = Shared { place: place.clone(), config, current, is_asking: AtomicBool::new(false) };
+        Ok(Self { shared: Arc::new(shared), deadline })
     }
 
     /// Runs one command.
@@ -98,27 +114,53 @@ impl Connection {
     where
         F: Future<Output = RedisResult<T>>,
     {
-        let manager = self.current.load().manager.clone();
+        let manager = self.shared.current.load().manager.clone();
         match tokio::time::timeout(self.deadline, call(manager)).await {
             Ok(result) => result.map_err(|error| self.judge(error)),
-            Err(_) => Err(Failure::Deadline(self.deadline)),
+            Err(_) => {
+                self.move_on();
+                Err(Failure::Deadline(self.deadline))
+            }
         }
     }
 
     fn judge(&self, error: RedisError) -> Failure {
         if error.code().is_some_and(|code| FAILED_OVER.contains(&code)) {
-            self.replace();
+            match &self.shared.place {
+                Place::Fixed(client) => self.shared.replace(client.clone()),
+                Place::Sentinels { .. } => self.move_on(),
+            }
+        } else if error.is_io_error() {
+            self.move_on();
         }
         Failure::Redis(error)
     }
 
+    /// Asks in the background where the primary is, if it may have moved. Further failures meanwhile do not ask again.
+    fn move_on(&self) {
+        let shared = self.shared.clone();
+        let is_due = shared.place.may_move() && shared.current.load().since.elapsed() >= REPLACE_INTERVAL;
+        if !is_due || shared.is_asking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tokio::spawn(async move {
+            match shared.place.client().await {
+                Ok(client) => shared.replace(client),
+                Err(error) => tracing::warn!("no sentinel of Redis says where the primary is: {error}"),
+            }
+            shared.is_asking.store(false, Ordering::Release);
+        });
+    }
+}
+
+impl Shared {
     /// Puts a new manager in place, which connects at its first call.
-    fn replace(&self) {
+    fn replace(&self, client: Client) {
         let old = self.current.load();
         if old.since.elapsed() < REPLACE_INTERVAL {
             return;
         }
-        if let Ok(manager) = ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone()) {
+        if let Ok(manager) = ConnectionManager::new_lazy_with_config(client, self.config.clone()) {
             self.current.compare_and_swap(&*old, Made { manager, since: Instant::now() }.into());
         }
     }

@@ -4,6 +4,7 @@
 
 mod connection;
 mod keys;
+mod place;
 mod scripts;
 mod server;
 mod store;

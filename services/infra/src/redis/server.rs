@@ -30,7 +30,7 @@ pub(super) fn client(url: &str) -> Result<Client, StoreError> {
         Some(pem) => Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) }),
     });
     opened.map_err(|error| {
-        let form = "redis[s]://[[user]:password@]host[:port][/db][?ca=FILE]";
+        let form = "redis://[[user]:password@]host[:port][/db], or rediss://...[?ca=FILE] over TLS";
         unfit(url, format!("this is no address of a Redis server ({error}); write DOORBUSTER_REDIS as {form}"))
     })
 }
@@ -94,7 +94,7 @@ fn judge(version: &str, mode: &str, maxmemory: &str, policy: &str) -> Result<(),
     ))
 }
 
-fn unfit(url: &str, problem: String) -> StoreError {
+pub(super) fn unfit(url: &str, problem: String) -> StoreError {
     StoreError::Unfit { url: masked(url), problem }
 }
 

@@ -13,6 +13,7 @@ use redis::{Pipeline, ScriptInvocation};
 
 use super::connection::{Connection, Failure};
 use super::keys::Keys;
+use super::place::Place;
 use super::scripts::{self, GateAnswer, Scripts};
 use super::{Reservation, Reserve, Settle, StoreError, VoucherInRedis, server};
 
@@ -69,9 +70,9 @@ impl Store {
 
     /// As [`Store::connect`], with another patience.
     pub async fn connect_with(url: &str, patience: Patience) -> Result<Self, StoreError> {
-        let client = server::client(url)?;
+        let place = Place::parse(url)?;
         let open = async |response| {
-            let opened = Connection::open(&client, response, response + RECONNECT).await;
+            let opened = Connection::open(&place, response, response + RECONNECT).await;
             opened.map_err(|error| server::cannot_connect(url, error))
         };
         let long = open(patience.long).await?;

@@ -13,6 +13,14 @@ use crate::running::{
     Instance, PATIENCE, append_all, assert_tables_equal_the_log, buy, events_up_to, orders_of, publish, settled,
 };
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_move_both_ways_under_load_and_nothing_is_doubled_or_missing() {
     const PARTITIONS: i32 = 4;
@@ -22,6 +30,8 @@ async fn partitions_move_both_ways_under_load_and_nothing_is_doubled_or_missing(
     let first = Instance::start(&world, &small);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        // However this ends: the scope waits for its threads.
+        let over = SetOnDrop(&is_over);
         scope.spawn(|| {
             let mut user = 0;
             while !is_over.load(Ordering::SeqCst) {
@@ -40,7 +50,7 @@ async fn partitions_move_both_ways_under_load_and_nothing_is_doubled_or_missing(
         wait_until(PATIENCE, "both to own two partitions again", || owns(&second) == 2 && owns(&third) == 2);
         second.stop().unwrap();
         wait_until(PATIENCE, "the third to own all", || owns(&third) == 4);
-        is_over.store(true, Ordering::SeqCst);
+        drop(over);
         third
     });
     let _last = Instance::start(&world, &small);

@@ -40,7 +40,7 @@ fn nothing() -> Script {
 
 #[tokio::test]
 async fn an_order_is_pending_while_it_is_reserved() {
-    let Found::Order(view) = find_in(Script { reservation: Some(Some(reservation())), ..Script::default() }).await else {
+    let Found::Order(view) = find_in(Script { reservation: Some(Some(reservation())), ..nothing() }).await else {
         panic!("a reserved order is there");
     };
     let json = serde_json::to_value(&view).unwrap();
@@ -58,6 +58,16 @@ async fn a_decided_order_says_what_became_of_it() {
     let json = serde_json::to_value(&view).unwrap();
     assert_eq!((&json["status"], &json["reason"]), (&"rejected".into(), &"sold_out".into()));
     assert_eq!(json["decided_at"], "1970-01-01T00:00:00.000Z");
+}
+
+#[tokio::test]
+async fn a_fate_stands_while_the_order_is_asked_for_again() {
+    let again = || Script { reservation: Some(Some(reservation())), ..nothing() };
+    let row = Some(Some(order(2, OrderStatus::Confirmed)));
+    let found = find_in(Script { order: row, ..again() }).await;
+    assert!(matches!(&found, Found::Order(view) if view.status == "confirmed"), "{found:?}");
+    let away = find_in(Script { order: None, ..again() }).await;
+    assert!(matches!(&away, Found::Order(view) if view.status == "pending"), "{away:?}");
 }
 
 #[tokio::test]
