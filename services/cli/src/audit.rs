@@ -21,8 +21,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// How long to wait for what is on its way
-    #[arg(long, default_value = "10s", value_parser = time::parse_millis)]
-    patience: i64,
+    #[arg(long, default_value = "10s", value_parser = time::parse_duration)]
+    patience: Duration,
     #[arg(long)]
     json: bool,
 }
@@ -30,8 +30,7 @@ pub(crate) struct Args {
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
     let connections = connect::connections()?;
     let codec = connect::codec(&connections).await?;
-    let patience = Duration::from_millis(u64::try_from(args.patience).unwrap_or(0));
-    let audit = replay::audit(&connections, &codec, AuditOptions { patience }).await;
+    let audit = replay::audit(&connections, &codec, AuditOptions { patience: args.patience }).await;
     if args.json {
         output::json(&audit)?
     } else {
@@ -50,17 +49,14 @@ pub(crate) fn code_of(verdict: &Verdict) -> u8 {
 
 fn print(audit: &Audit) {
     let heading = ["VOUCHER", "TOTAL", "LEFT", "SOLD", "SEQ", "REDIS STOCK", "RESERVED", "SOLD", "SEQ"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let or_dash = |number: Option<i64>| number.map_or("-".to_owned(), |n| n.to_string());
-    rows.extend(audit.vouchers.iter().map(|v| {
-        let log = [v.total, v.remaining, v.sold, v.seq].map(|n| n.to_string());
-        let redis = [v.redis_stock, v.redis_reserved, v.redis_sold, v.redis_seq].map(or_dash);
-        [vec![v.voucher.to_string()], log.to_vec(), redis.to_vec()].concat()
-    }));
-    if rows.len() > 1 {
-        output::table(&rows);
-    }
-    output::line(&format!(
+    let rows = audit.vouchers.iter().map(|v| {
+        let [total, remaining, sold, seq] = [v.total, v.remaining, v.sold, v.seq].map(|n| n.to_string());
+        let [stock, reserved, redis_sold, redis_seq] = [v.redis_stock, v.redis_reserved, v.redis_sold, v.redis_seq].map(or_dash);
+        [v.voucher.to_string(), total, remaining, sold, seq, stock, reserved, redis_sold, redis_seq]
+    });
+    output::table(heading, rows);
+    outln!(
         "{} requests, {} events on {} partitions; {} rows of orders; {} dead letters; {} undecided, {} in flight; {:.1} s",
         audit.requests,
         audit.events,
@@ -70,7 +66,7 @@ fn print(audit: &Audit) {
         audit.undecided,
         audit.in_flight,
         audit.seconds
-    ));
+    );
     print_verdict(&audit.verdict);
 }
 
@@ -80,16 +76,16 @@ pub(crate) fn print_verdict(verdict: &Verdict) {
         Verdict::Different { counts, first } => {
             let counted: Vec<String> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
             output::line(&output::red(&format!("different: {}", counted.join(", "))));
-            first.iter().for_each(|d| output::line(&format!("  {}: {}", d.kind, d.what)));
+            first.iter().for_each(|d| outln!("  {}: {}", d.kind, d.what));
             let named = first.len() as u64;
             let more = counts.values().sum::<u64>().saturating_sub(named);
             if more > 0 {
-                output::line(&format!("  and {more} more"));
+                outln!("  and {more} more");
             }
         }
         Verdict::CannotTell { reasons } => {
             output::line(&output::red("could not tell:"));
-            reasons.iter().for_each(|reason| output::line(&format!("  {reason}")));
+            reasons.iter().for_each(|reason| outln!("  {reason}"));
         }
     }
 }

@@ -29,15 +29,12 @@ pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
         output::json(&lag)?;
         return Ok(code);
     }
-    let mut rows = vec![["PARTITION", "UNDECIDED", "UNPUBLISHED", "UNSETTLED", "OLDEST (S)"].map(str::to_owned).to_vec()];
     let shown = lag.partitions.iter().filter(|p| args.all || p.undecided + p.unpublished + p.unsettled > 0);
-    rows.extend(shown.map(|p| {
+    let rows = shown.map(|p| {
         let oldest = p.oldest_seconds.map_or("-".to_owned(), |s| format!("{s:.1}"));
-        [[p.partition as i64, p.undecided, p.unpublished, p.unsettled].map(|n| n.to_string()).to_vec(), vec![oldest]].concat()
-    }));
-    if rows.len() > 1 {
-        output::table(&rows);
-    }
+        [p.partition.to_string(), p.undecided.to_string(), p.unpublished.to_string(), p.unsettled.to_string(), oldest]
+    });
+    output::table(["PARTITION", "UNDECIDED", "UNPUBLISHED", "UNSETTLED", "OLDEST (S)"], rows);
     if lag.is_none() {
         output::line(&output::green("nobody is behind"));
     }

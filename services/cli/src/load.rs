@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use clap::ValueEnum;
 use domain::VoucherId;
 use indicatif::{ProgressBar, ProgressStyle};
 use load::{Buyer, Plan, Progress, Report, Shape};
@@ -34,10 +33,11 @@ pub(crate) struct Args {
     #[arg(long, default_value = "user")]
     name: String,
     /// All of them come within this time
-    #[arg(long, default_value = "10s", value_parser = time::parse_millis)]
-    window: i64,
-    #[arg(long, value_enum, default_value_t = ShapeArg::Even)]
-    shape: ShapeArg,
+    #[arg(long, default_value = "10s", value_parser = time::parse_duration)]
+    window: Duration,
+    /// Their rate: even all the time, ramp (grows from nothing) or rush (falls to nothing)
+    #[arg(long, default_value = "even")]
+    shape: Shape,
     /// Share of buyers who click twice, 0 to 1
     #[arg(long, default_value_t = 0.0)]
     double_clicks: f64,
@@ -51,8 +51,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = CONNECTIONS)]
     connections: usize,
     /// For one answer
-    #[arg(long, default_value = "15s", value_parser = time::parse_millis)]
-    timeout: i64,
+    #[arg(long, default_value = "15s", value_parser = time::parse_duration)]
+    timeout: Duration,
     /// Decides who comes when
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -64,36 +64,21 @@ pub(crate) struct Args {
 pub(crate) const CONNECTIONS: usize = 256;
 
 /// How long a buyer's token is good: longer than any run.
-const TOKEN_VALID_MS: i64 = 6 * 3_600_000;
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ShapeArg {
-    /// The same rate all the time
-    Even,
-    /// The rate grows from nothing
-    Ramp,
-    /// The rate falls to nothing
-    Rush,
-}
+const TOKEN_VALID: Duration = Duration::from_secs(6 * 3_600);
 
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
     ensure!((0.0..=1.0).contains(&args.double_clicks), "--double-clicks is a share from 0 to 1");
     let secret = connect::env().required("DOORBUSTER_JWT_SECRET", "the secret that purchase checks tokens with")?;
-    let millis = |ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
     let plan = Plan {
         urls: args.urls,
         voucher: args.voucher.to_string(),
         quantity: args.quantity,
-        window: millis(args.window),
-        shape: match args.shape {
-            ShapeArg::Even => Shape::Even,
-            ShapeArg::Ramp => Shape::Ramp,
-            ShapeArg::Rush => Shape::Rush,
-        },
+        window: args.window,
+        shape: args.shape,
         double_clicks: args.double_clicks,
         retries: args.retries,
         connections: args.connections,
-        timeout: millis(args.timeout),
+        timeout: args.timeout,
         seed: args.seed,
     };
     let buyers = buyers(&secret, &args.name, args.users)?;
@@ -119,7 +104,7 @@ pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
 pub(crate) fn buyers(secret: &str, name: &str, count: usize) -> anyhow::Result<Vec<Buyer>> {
     let buyer = |i| {
         let user = format!("{name}-{i}");
-        Ok(Buyer { token: token::sign(secret, &user, TOKEN_VALID_MS)?, user })
+        Ok(Buyer { token: token::sign(secret, &user, TOKEN_VALID)?, user })
     };
     (0..count).map(buyer).collect()
 }
@@ -129,19 +114,19 @@ fn print(report: &Report) {
     output::line(&output::bold(&format!("{} buyers, {total} answers", report.visits.len())));
     print_answers(&report.answers);
     print_quantiles(&[("accept", &report.accepted), ("any answer", &report.answered)]);
-    output::line(&format!(
+    outln!(
         "the buyers themselves cost {:.1} s of processor time in {:.1} s ({:.2} cores)",
         report.cost.cpu.as_secs_f64(),
         report.cost.wall.as_secs_f64(),
         report.cost.cores()
-    ));
+    );
 }
 
 /// Answers by kind, the most frequent first.
 pub(crate) fn print_answers(answers: &std::collections::BTreeMap<String, u64>) {
     let mut kinds: Vec<_> = answers.iter().collect();
     kinds.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-    kinds.iter().for_each(|(kind, count)| output::line(&format!("  {count:>9}  {kind}")));
+    kinds.iter().for_each(|(kind, count)| outln!("  {count:>9}  {kind}"));
 }
 
 /// One line a distribution.
@@ -149,7 +134,7 @@ pub(crate) fn print_quantiles(lines: &[(&str, &load::Quantiles)]) {
     output::line(&output::bold(&format!("  {:<16}{:>9}{:>12}{:>12}{:>12}", "latency (ms)", "count", "p50", "p99", "p99.9")));
     for (name, quantiles) in lines {
         let ms = |share| quantiles.at(share).map_or("-".to_owned(), |d| format!("{:.1}", d.as_secs_f64() * 1e3));
-        output::line(&format!("  {name:<16}{:>9}{:>12}{:>12}{:>12}", quantiles.count(), ms(0.5), ms(0.99), ms(0.999)));
+        outln!("  {name:<16}{:>9}{:>12}{:>12}{:>12}", quantiles.count(), ms(0.5), ms(0.99), ms(0.999));
     }
 }
 

@@ -3,13 +3,15 @@
 //! One file a verb. A verb that changes something prints its plan and acts only with `--apply`. Exit codes, the same for all:
 //! 0 done, or equal; 1 refused, or different; 2 could not be done, or could not tell; 64 the command line makes no sense.
 
+#[macro_use]
+mod output;
+
 mod audit;
 mod connect;
 mod demo;
 mod lag;
 mod load;
 mod migrate;
-mod output;
 mod rebuild;
 mod run;
 mod stack;

@@ -17,21 +17,18 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
+    const NOTHING: &str = "the database is at this version already";
     let connections = connect::connections()?;
     if args.apply {
         let ran = infra::postgres::migrate(&connections).await?;
-        match ran.len() {
-            0 => output::line("the database is at this version already"),
-            n => output::line(&format!("ran {n} migrations: {}", ran.join(", "))),
+        ran.iter().for_each(|migration| outln!("did: run migration {migration}"));
+        if ran.is_empty() {
+            output::line(NOTHING);
         }
-        return Ok(OK);
-    }
-    let pending = infra::postgres::pending_migrations(&connections).await?;
-    if pending.is_empty() {
-        output::line("the database is at this version already");
     } else {
-        output::line(&format!("would run {} migrations: {}", pending.len(), pending.join(", ")));
-        output::line("nothing was changed: add --apply to do it");
+        let pending = infra::postgres::pending_migrations(&connections).await?;
+        let steps: Vec<_> = pending.iter().map(|migration| format!("run migration {migration}")).collect();
+        output::plan(&steps, NOTHING);
     }
     Ok(OK)
 }

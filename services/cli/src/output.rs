@@ -4,6 +4,13 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
+/// One line on stdout, made as by `format!`.
+macro_rules! outln {
+    ($($text:tt)*) => {
+        $crate::output::line(&format!($($text)*))
+    };
+}
+
 /// One line on stdout. A reader that went away (`| head`) is not an error of ours.
 pub(crate) fn line(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
@@ -39,19 +46,32 @@ fn painted(text: &str, code: &str) -> String {
     if colours() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Rows in columns that line up; the first row is the heading. Numbers stand to the right.
-pub(crate) fn table(rows: &[Vec<String>]) {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let numeric =
-        |column: usize| rows.iter().skip(1).all(|row| row.get(column).is_some_and(|c| c.parse::<f64>().is_ok() || c == "-"));
-    let right: Vec<bool> = (0..columns).map(numeric).collect();
-    for (i, row) in rows.iter().enumerate() {
-        let cells = row.iter().zip(widths.iter().zip(&right));
-        let padded =
-            cells.map(|(cell, (width, right))| if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") });
-        let text = padded.collect::<Vec<_>>().join("  ");
-        line(&if i == 0 { bold(text.trim_end()) } else { text.trim_end().to_owned() });
+/// Rows in columns that line up under a heading, numbers to the right; nothing where there are none.
+pub(crate) fn table<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) {
+    let rows: Vec<[String; N]> = rows.collect();
+    if rows.is_empty() {
+        return;
+    }
+    let is_number = |cell: &String| cell.parse::<f64>().is_ok() || cell == "-";
+    let columns: [_; N] = std::array::from_fn(|c| {
+        let cells = rows.iter().map(|row| row[c].chars().count());
+        (cells.fold(heading[c].chars().count(), usize::max), rows.iter().all(|row| is_number(&row[c])))
+    });
+    let padded = |cells: [&str; N]| {
+        let cells = cells.into_iter().zip(columns);
+        let cells = cells.map(|(cell, (width, right))| if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    line(&bold(&padded(heading)));
+    rows.iter().for_each(|row| line(&padded(row.each_ref().map(String::as_str))));
+}
+
+/// Says what `--apply` would do, or that nothing is to be done.
+pub(crate) fn plan(steps: &[String], nothing: &str) {
+    if steps.is_empty() {
+        line(nothing);
+    } else {
+        steps.iter().for_each(|step| outln!("would: {step}"));
+        line("nothing was changed: add --apply to do it");
     }
 }

@@ -32,17 +32,15 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
 /// Asks compensation to replay the vouchers, a frozen one too; without `apply` only shows the plan.
 pub(crate) async fn ask(connections: &Connections, vouchers: &[VoucherId], apply: bool) -> anyhow::Result<u8> {
     if !apply {
-        vouchers.iter().for_each(|voucher| output::line(&format!("would: replay voucher {voucher} in Redis from the log")));
-        output::line("nothing was changed: add --apply to do it");
+        let steps: Vec<_> = vouchers.iter().map(|voucher| format!("replay voucher {voucher} in Redis from the log")).collect();
+        output::plan(&steps, "");
         return Ok(OK);
     }
     let store = Store::connect(&connections.redis).await?;
     let mut code = OK;
     for voucher in vouchers {
         if store.ask_rebuild(voucher, &Uuid::new_v4().to_string()).await? {
-            output::line(&format!(
-                "did: close the gate of voucher {voucher}; `doorbuster run compensation` replays and opens it"
-            ));
+            outln!("did: close the gate of voucher {voucher}; `doorbuster run compensation` replays and opens it");
         } else {
             output::line(&output::red(&format!("Redis does not have voucher {voucher}; compensation rebuilds it unasked")));
             code = DIFFERENT;

@@ -65,7 +65,7 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<u8> {
     let endpoints = detached::up(&args.folder.dir, options)?;
     for (name, value) in endpoints.env() {
         let word = if args.export { "export " } else { "" };
-        output::line(&format!("{word}{name}={value}"));
+        outln!("{word}{name}={value}");
     }
     Ok(OK)
 }
@@ -85,20 +85,18 @@ pub(crate) fn status(args: StatusArgs) -> anyhow::Result<u8> {
         return Ok(code);
     }
     if servers.is_empty() {
-        output::line(&format!("no stack was started in {}", args.folder.dir.display()));
+        outln!("no stack was started in {}", args.folder.dir.display());
         return Ok(code);
     }
-    let mut rows = vec![["SERVER", "STATE", "PID", "ENDPOINT", "LOG"].map(str::to_owned).to_vec()];
-    rows.extend(servers.iter().map(|s| {
+    let rows = servers.iter().map(|s| {
         let state = match s.state {
             ServerState::Answering => "answering",
             ServerState::Silent => "silent",
             ServerState::Ended => "ended",
         };
-        let log = s.log.display().to_string();
-        vec![s.name.clone(), state.to_owned(), s.pid.to_string(), s.endpoint.clone(), log]
-    }));
-    output::table(&rows);
+        [s.name.clone(), state.to_owned(), s.pid.to_string(), s.endpoint.clone(), s.log.display().to_string()]
+    });
+    output::table(["SERVER", "STATE", "PID", "ENDPOINT", "LOG"], rows);
     Ok(code)
 }
 

@@ -1,6 +1,6 @@
 //! Instants and durations as people write them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use domain::Timestamp;
@@ -17,19 +17,18 @@ pub(crate) fn parse_instant(text: &str) -> Result<Timestamp, String> {
     if text == "now" {
         return Ok(now());
     }
-    if let Some(later) = text.strip_prefix('+') {
-        return Ok(now().plus(parse_millis(later)?));
-    }
-    if let Some(earlier) = text.strip_prefix('-') {
-        return Ok(now().plus(-parse_millis(earlier)?));
+    for (sign, direction) in [('+', 1), ('-', -1)] {
+        if let Some(distance) = text.strip_prefix(sign) {
+            return Ok(now().plus(direction * parse_duration(distance)?.as_millis() as i64));
+        }
     }
     let instant = OffsetDateTime::parse(text, &Rfc3339)
         .map_err(|e| format!("{e}; write now, +10m, -1h or an instant with its offset such as 2026-11-27T09:00:00+01:00"))?;
     i64::try_from(instant.unix_timestamp_nanos().div_euclid(1_000_000)).map(Timestamp).map_err(|e| e.to_string())
 }
 
-/// `500ms`, `10s`, `15m`, `2h`, `1d`, as milliseconds.
-pub(crate) fn parse_millis(text: &str) -> Result<i64, String> {
+/// `500ms`, `10s`, `15m`, `2h`, `1d`. As milliseconds it fits 63 bits.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = match &text[digits..] {
         "ms" => 1,
@@ -40,7 +39,8 @@ pub(crate) fn parse_millis(text: &str) -> Result<i64, String> {
         _ => return Err("write a whole number with its unit: 500ms, 10s, 15m, 2h or 1d".to_owned()),
     };
     let number: i64 = text[..digits].parse().map_err(|e| format!("{e}"))?;
-    number.checked_mul(unit).ok_or_else(|| "too long".to_owned())
+    let millis = number.checked_mul(unit).ok_or("too long")?;
+    Ok(Duration::from_millis(millis.unsigned_abs()))
 }
 
 /// As RFC 3339 in UTC, to the millisecond.
@@ -72,10 +72,10 @@ mod tests {
 
     #[test]
     fn durations_need_a_unit() {
-        assert_eq!(parse_millis("15m"), Ok(900_000));
-        assert_eq!(parse_millis("500ms"), Ok(500));
+        assert_eq!(parse_duration("15m"), Ok(Duration::from_secs(900)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         for bad in ["", "5", "m", "1.5s", "-1s", "9223372036854775807d"] {
-            assert!(parse_millis(bad).is_err(), "{bad:?}");
+            assert!(parse_duration(bad).is_err(), "{bad:?}");
         }
     }
 }

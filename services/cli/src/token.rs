@@ -1,6 +1,6 @@
 //! `token`: signs a JWT for trying things out.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use jsonwebtoken::{EncodingKey, Header};
@@ -19,8 +19,8 @@ pub(crate) struct Args {
     /// The user it speaks for
     user: String,
     /// How long it is good
-    #[arg(long, default_value = "1h", value_parser = time::parse_millis)]
-    valid: i64,
+    #[arg(long, default_value = "1h", value_parser = time::parse_duration)]
+    valid: Duration,
 }
 
 pub(crate) fn execute(args: Args) -> anyhow::Result<u8> {
@@ -30,10 +30,10 @@ pub(crate) fn execute(args: Args) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// A token (HS256) that says `user`, good for `valid_ms` from now.
-pub(crate) fn sign(secret: &str, user: &str, valid_ms: i64) -> anyhow::Result<String> {
+/// A token (HS256) that says `user`, good for `valid` from now.
+pub(crate) fn sign(secret: &str, user: &str, valid: Duration) -> anyhow::Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let claims = serde_json::json!({ "sub": user, "iat": now, "exp": now.saturating_add_signed(valid_ms / 1_000) });
+    let claims = serde_json::json!({ "sub": user, "iat": now, "exp": now.saturating_add(valid.as_secs()) });
     let key = EncodingKey::from_secret(secret.as_bytes()).context("the secret cannot sign")?;
     jsonwebtoken::encode(&Header::default(), &claims, &key).context("cannot sign the token")
 }

@@ -14,6 +14,9 @@ use crate::{DIFFERENT, OK, connect, output};
 /// Tries of a registry that does not answer within its client's 2 s.
 const REGISTRY_TRIES: u32 = 10;
 
+/// What is said where nothing is to be done.
+const FIT: &str = "topics and schemas are as they should be already";
+
 /// Pause between two of them.
 const REGISTRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -96,9 +99,9 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<u8> {
     let connections = connect::connections()?;
     if args.apply {
         let done = bring_about(&connections, args.partitions).await?;
-        done.iter().for_each(|step| output::line(&format!("did: {step}")));
+        done.iter().for_each(|step| outln!("did: {step}"));
         if done.is_empty() {
-            output::line("topics and schemas are as they should be already");
+            output::line(FIT);
         }
         return Ok(OK);
     }
@@ -111,12 +114,7 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<u8> {
             plan.push(format!("register the schema of {subject}"));
         }
     }
-    if plan.is_empty() {
-        output::line("topics and schemas are as they should be already");
-    } else {
-        plan.iter().for_each(|step| output::line(&format!("would: {step}")));
-        output::line("nothing was changed: add --apply to do it");
-    }
+    output::plan(&plan, FIT);
     Ok(OK)
 }
 

@@ -41,21 +41,17 @@ pub struct CompensationConfig {
     /// `DOORBUSTER_COMPENSATION_DRAIN_MS` (default 5000): longest wait for the batch in flight when a partition goes. Must stay well below the
     /// group's session time-out.
     pub drain_deadline: Duration,
+    /// `DOORBUSTER_COMPENSATION_START_MS` (default 60000): how long a start waits for servers that cannot be reached.
+    pub start_patience: Duration,
     /// `DOORBUSTER_COMPENSATION_WATCHDOG_MS` (default 60000): a loop that stands still for longer ends the process.
     pub watchdog: Duration,
 }
 
 impl CompensationConfig {
     pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
-        const ADMIN: &str = "DOORBUSTER_COMPENSATION_ADMIN";
-        let admin = env.get(ADMIN).unwrap_or("0.0.0.0:9103");
         Ok(Self {
             connections: Connections::from_env(env)?,
-            admin: admin.parse().map_err(|_| ConfigError::Invalid {
-                name: ADMIN,
-                value: admin.to_owned(),
-                problem: "an address with a port is needed, as 0.0.0.0:9103".to_owned(),
-            })?,
+            admin: env.address("DOORBUSTER_COMPENSATION_ADMIN", "0.0.0.0:9103")?,
             members: env.number("DOORBUSTER_COMPENSATION_MEMBERS", 1, 1..=16)?,
             batch: env.number("DOORBUSTER_COMPENSATION_BATCH", 500, 1..=5_000)?,
             queue: env.number("DOORBUSTER_COMPENSATION_QUEUE", 5_000, 10..=100_000)?,
@@ -70,6 +66,7 @@ impl CompensationConfig {
             ),
             breach_window: env.millis("DOORBUSTER_COMPENSATION_BREACH_MS", 600_000, 1_000..=86_400_000)?,
             drain_deadline: env.millis("DOORBUSTER_COMPENSATION_DRAIN_MS", 5_000, 100..=60_000)?,
+            start_patience: env.millis("DOORBUSTER_COMPENSATION_START_MS", 60_000, 0..=3_600_000)?,
             watchdog: env.millis("DOORBUSTER_COMPENSATION_WATCHDOG_MS", 60_000, 1_000..=600_000)?,
         })
     }

@@ -1,27 +1,25 @@
 //! A member of the consumer group on `order-events`, polling on an OS thread of its own.
 //!
-//! The rebalance hook only records what happened; the loop acts on it after each poll. What is polled goes to the partition's settle
+//! What the group decides is acted on after each poll. What is polled goes to the partition's settle
 //! task, whose progress this loop commits. A partition with a full queue is paused, and polling goes on, so that a Redis that is away
 //! never costs the membership.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
 use infra::{
-    kafka::{client_config, log_error, log_line},
+    kafka::{GroupConsumer, Rebalance},
     shutdown::CancellationToken,
+    start,
 };
-use parking_lot::Mutex;
 use rdkafka::{
-    ClientContext, Message, Offset, TopicPartitionList,
-    config::RDKafkaLogLevel,
-    consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext},
+    Message, Offset, TopicPartitionList,
+    consumer::{CommitMode, Consumer},
     error::KafkaError,
-    types::RDKafkaRespErr,
 };
 use tokio::{
     runtime::Handle,
@@ -48,38 +46,6 @@ const COMMITTED_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for the consumer to leave the group at the end; clean stops take a tenth of a second.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What the group decided, as the hook recorded it.
-enum Change {
-    Assigned(Vec<i32>),
-    Revoked { partitions: Vec<i32>, lost: bool },
-}
-
-/// Records what the client library tells while it is polled.
-#[derive(Default)]
-struct Recorder {
-    changes: Mutex<VecDeque<Change>>,
-}
-
-impl ClientContext for Recorder {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        log_line(level, facility, line);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        log_error(&error, reason);
-    }
-}
-
-impl ConsumerContext for Recorder {
-    fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, list: &mut TopicPartitionList) {
-        let partitions = list.elements().iter().map(|e| e.partition()).collect();
-        self.changes.lock().push_back(match err {
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Change::Assigned(partitions),
-            _ => Change::Revoked { partitions, lost: consumer.assignment_lost() },
-        });
-    }
-}
-
 /// A partition this member owns.
 struct Owned {
     state: Arc<Partition>,
@@ -94,7 +60,7 @@ struct Owned {
 struct Member {
     service: Arc<Service>,
     runtime: Handle,
-    consumer: BaseConsumer<Recorder>,
+    consumer: GroupConsumer,
     topic: String,
     owned: HashMap<i32, Owned>,
     joined: bool,
@@ -105,40 +71,16 @@ struct Member {
 /// Runs one member on a thread of its own until `stop`; an error means that its consumer is beyond repair.
 pub(crate) async fn run_on_thread(service: Arc<Service>, number: usize, stop: CancellationToken) -> anyhow::Result<()> {
     let runtime = Handle::current();
-    let (done, ended) = tokio::sync::oneshot::channel();
-    std::thread::Builder::new()
-        .name(format!("member-{number}"))
-        .spawn(move || {
-            let outcome = Member::join(service, runtime).and_then(|member| member.run(number, &stop));
-            let _ = done.send(outcome);
-        })
-        .context("a thread for a member of the group cannot be started")?;
-    ended.await.context("the thread of a member of the group ended by a panic")?
+    start::on_thread(format!("member-{number}"), move || Member::join(service, runtime)?.run(number, &stop)).await
 }
 
 impl Member {
     fn join(service: Arc<Service>, runtime: Handle) -> anyhow::Result<Self> {
         let connections = &service.config.connections;
-        let heartbeat = connections.session_timeout / 10;
-        let mut config = client_config(connections);
-        config
-            .set("group.id", connections.group("compensation"))
-            .set("enable.auto.commit", "false")
-            .set("enable.auto.offset.store", "false")
-            // A fresh group settles the whole log again: that costs SKIPs, while to begin at the end would pass events by.
-            .set("auto.offset.reset", "earliest")
-            .set("isolation.level", "read_committed")
-            .set("partition.assignment.strategy", "cooperative-sticky")
-            .set("session.timeout.ms", connections.session_timeout.as_millis().to_string())
-            .set("heartbeat.interval.ms", heartbeat.as_millis().to_string())
-            .set("fetch.wait.max.ms", "50")
-            .set("fetch.queue.backoff.ms", "20")
-            .set("queued.min.messages", "10000")
-            .set("queued.max.messages.kbytes", "16384");
-        let consumer: BaseConsumer<Recorder> =
-            config.create_with_context(Recorder::default()).context("a consumer of order-events cannot be made")?;
         let topic = connections.topics.events.clone();
-        consumer.subscribe(&[&topic]).with_context(|| format!("cannot subscribe to {topic}"))?;
+        // A fresh group settles the whole log again: that costs SKIPs, while to begin at the end would pass events by.
+        let consumer = GroupConsumer::join(connections, "compensation", &topic, "earliest");
+        let consumer = consumer.context("a consumer of order-events cannot be made")?;
         Ok(Self { service, runtime, consumer, topic, owned: HashMap::new(), joined: false, place_at: Instant::now() })
     }
 
@@ -179,7 +121,7 @@ impl Member {
                     // A settle task that stopped for good takes nothing more; the partition is paused below.
                     let _ = owned.records.send(raw);
                     if !owned.paused && owned.state.queued.load(Ordering::Acquire) >= self.service.config.queue {
-                        owned.paused = pause(&self.consumer, &self.topic, message.partition());
+                        owned.paused = self.consumer.pause(&[message.partition()], true).is_ok();
                     }
                 }
                 Ok(())
@@ -197,10 +139,10 @@ impl Member {
     /// Does what the group decided. An error means that group and client disagree about who owns what: only a new start helps.
     fn follow_group(&mut self) -> anyhow::Result<()> {
         loop {
-            let Some(change) = self.consumer.context().changes.lock().pop_front() else { return Ok(()) };
-            match change {
-                Change::Assigned(partitions) => self.assigned(&partitions),
-                Change::Revoked { partitions, lost } => self.revoked(&partitions, lost),
+            let Some(rebalance) = self.consumer.context().next() else { return Ok(()) };
+            match rebalance {
+                Rebalance::Assign(partitions) => self.assigned(&partitions),
+                Rebalance::Revoke { partitions, is_lost } => self.revoked(&partitions, is_lost),
             }
             .context("the group's assignment could not be taken over")?;
         }
@@ -212,11 +154,8 @@ impl Member {
             self.service.joined.fetch_add(1, Ordering::Relaxed);
         }
         tracing::info!(?partitions, "assigned");
-        let mut list = TopicPartitionList::new();
-        for partition in partitions {
-            list.add_partition(&self.topic, *partition);
-        }
-        self.consumer.incremental_assign(&list)?;
+        // From where the group stands.
+        self.consumer.take(partitions, Offset::Invalid)?;
         self.place_at = Instant::now();
         for partition in partitions {
             let owned = self.start_tasks(*partition);
@@ -228,14 +167,11 @@ impl Member {
     /// Asks where the group stands in the partitions for which that is not known yet: everything below is settled, and where nothing is
     /// left to read nothing else tells.
     fn place(&mut self) {
-        let mut list = TopicPartitionList::new();
-        for (partition, _) in self.owned.iter().filter(|(_, owned)| !owned.is_placed) {
-            list.add_partition(&self.topic, *partition);
-        }
-        if list.count() == 0 || Instant::now() < self.place_at {
+        let unplaced: Vec<i32> = self.owned.iter().filter(|(_, owned)| !owned.is_placed).map(|(p, _)| *p).collect();
+        if unplaced.is_empty() || Instant::now() < self.place_at {
             return;
         }
-        match self.consumer.committed_offsets(list, COMMITTED_TIMEOUT) {
+        match self.consumer.committed_offsets(self.consumer.list(&unplaced, Offset::Invalid), COMMITTED_TIMEOUT) {
             Ok(found) => {
                 for found in found.elements() {
                     let Some(owned) = self.owned.get_mut(&found.partition()) else { continue };
@@ -271,9 +207,7 @@ impl Member {
             self.note_progress();
             self.commit(CommitMode::Sync, true);
         }
-        let mut list = TopicPartitionList::new();
         for partition in partitions {
-            list.add_partition(&self.topic, *partition);
             let Some(owned) = self.owned.remove(partition) else { continue };
             // A lost partition may be another member's of this process by now.
             let mut partitions = self.service.partitions.lock();
@@ -282,7 +216,7 @@ impl Member {
                 self.service.metrics.forget(*partition);
             }
         }
-        self.consumer.incremental_unassign(&list)
+        self.consumer.give_up(partitions)
     }
 
     /// Stops the partitions' tasks and waits, but not for ever, until the batches in flight are answered.
@@ -335,11 +269,9 @@ impl Member {
         for (partition, owned) in &mut self.owned {
             let queued = owned.state.queued.load(Ordering::Acquire);
             if !owned.paused && owned.state.stopped().is_some() {
-                owned.paused = pause(&self.consumer, &self.topic, *partition);
+                owned.paused = self.consumer.pause(&[*partition], true).is_ok();
             } else if owned.paused && owned.state.stopped().is_none() && queued <= self.service.config.queue / 4 {
-                let mut list = TopicPartitionList::new();
-                list.add_partition(&self.topic, *partition);
-                owned.paused = self.consumer.resume(&list).is_err();
+                owned.paused = self.consumer.pause(&[*partition], false).is_err();
             }
         }
     }
@@ -365,32 +297,20 @@ impl Member {
         }
     }
 
-    /// Finishes what is in flight, commits, and leaves the group. Past the deadline the client is leaked: with a hook that only records,
-    /// dropping it would poll for ever.
+    /// Finishes what is in flight, commits, and leaves the group.
     fn leave(mut self) {
         let mine: Vec<i32> = self.owned.keys().copied().collect();
         self.end_tasks(&mine);
         self.note_progress();
         self.commit(CommitMode::Sync, true);
-        if let Err(problem) = self.consumer.close_queue() {
-            tracing::warn!(%problem, "the consumer cannot be closed in order");
-        }
-        let started = Instant::now();
-        while !self.consumer.closed() && started.elapsed() < CLOSE_DEADLINE {
+        self.consumer.leave();
+        let deadline = Instant::now() + CLOSE_DEADLINE;
+        while self.consumer.is_leaving(deadline) {
             let _ = self.consumer.poll(POLL);
             if let Err(problem) = self.follow_group() {
                 tracing::warn!(%problem, "while leaving the group");
             }
         }
-        if !self.consumer.closed() {
-            tracing::warn!("the group was not left in time; the partitions move after the session time-out");
-            std::mem::forget(self.consumer);
-        }
+        self.consumer.end();
     }
-}
-
-fn pause(consumer: &BaseConsumer<Recorder>, topic: &str, partition: i32) -> bool {
-    let mut list = TopicPartitionList::new();
-    list.add_partition(topic, partition);
-    consumer.pause(&list).is_ok()
 }

@@ -8,29 +8,30 @@
 
 mod config;
 mod consumer;
-mod fault;
 mod inspect;
 mod metrics;
 mod partition;
-mod probe;
 mod repair;
 mod settle;
 mod sweeper;
 mod warden;
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use anyhow::Context;
 pub use config::CompensationConfig;
-use events::{Codec, Registry};
-use infra::{config::Env, kafka, postgres, redis::Store, shutdown::CancellationToken, telemetry, watchdog};
+use infra::{config::Env, kafka::Probe, postgres, shutdown::CancellationToken, start::Wait, telemetry, watchdog};
+use parking_lot::Mutex;
 use publish::RequestProducer;
 use tokio::task::JoinSet;
 
-use crate::{metrics::Metrics, partition::Service, probe::Probe};
+use crate::{metrics::Metrics, partition::Service};
 
 /// Connections to Postgres: each partition's repair and warden hold one for a moment, the sweeper rarely.
 const POSTGRES_CONNECTIONS: usize = 6;
@@ -41,21 +42,36 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Runs the service until `stop`, then finishes what is in flight and returns.
 ///
-/// Fails at start where a server, the topics, the schemas or a variable are not as they must be, and later where the group's consumer
-/// is beyond repair; whoever runs the process starts it again. Nothing that was decided can be lost by either.
+/// Fails at start where Redis, the topics, the tables, the schemas or a variable are not as they must be or a server stays away, and later
+/// where the group's consumer is beyond repair; whoever runs the process starts it again. Nothing that was decided can be lost by either.
 pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
     let config = CompensationConfig::from_env(env)?;
     let connections = config.connections.clone();
-    let checked = connections.clone();
-    let partitions = tokio::task::spawn_blocking(move || kafka::check_topics(&checked)).await??;
-    let store = Store::connect(&connections.redis).await?;
     let pool = postgres::pool(&connections, POSTGRES_CONNECTIONS)?;
-    postgres::check_schema(&pool).await?;
-    let codec = Codec::connect(&Registry::new(&connections.registry)?, &connections.topics).await?;
+    let wait = Wait::new(&connections, config.start_patience, &|_| {});
+    let connecting = async {
+        let (partitions, store) = (wait.topics().await?, wait.redis().await?);
+        wait.tables(&pool).await?;
+        anyhow::Ok((partitions, store, wait.schemas().await?))
+    };
+    let Some(connected) = stop.run_until_cancelled(connecting).await else { return Ok(()) };
+    let (partitions, store, codec) = connected?;
     let producer = RequestProducer::new(&connections, codec.clone()).context("the sweeper's producer cannot be made")?;
     let probe = Probe::new(&connections).context("the reader of offsets cannot be made")?;
     let (metrics, registry) = Metrics::new();
-    let service = Arc::new(Service::new(config, store, pool, codec, producer, probe, metrics));
+    let service = Arc::new(Service {
+        config,
+        store,
+        pool,
+        codec,
+        producer,
+        probe,
+        metrics,
+        beats: Arc::default(),
+        partitions: Mutex::default(),
+        joined: AtomicUsize::new(0),
+        redis_answers: AtomicBool::new(true),
+    });
 
     // The listener answers until the last member has ended.
     let ended = CancellationToken::new();

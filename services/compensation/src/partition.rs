@@ -12,6 +12,7 @@ use std::{
 use domain::{Timestamp, Voucher, VoucherId};
 use events::Codec;
 use infra::{
+    kafka::Probe,
     postgres::Pool,
     redis::{Store, StoreError},
     shutdown::CancellationToken,
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use publish::RequestProducer;
 use tokio::sync::Notify;
 
-use crate::{CompensationConfig, metrics::Metrics, probe::Probe};
+use crate::{CompensationConfig, metrics::Metrics};
 
 /// How long the keys of an archived voucher stay. Whoever takes the partition over in between gives them as long again.
 const ARCHIVE_TTL: Duration = Duration::from_secs(3_600);
@@ -46,30 +47,6 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(
-        config: CompensationConfig,
-        store: Store,
-        pool: Pool,
-        codec: Codec,
-        producer: RequestProducer,
-        probe: Probe,
-        metrics: Metrics,
-    ) -> Self {
-        Self {
-            config,
-            store,
-            pool,
-            codec,
-            producer,
-            probe,
-            metrics,
-            beats: Arc::default(),
-            partitions: Mutex::default(),
-            joined: AtomicUsize::new(0),
-            redis_answers: AtomicBool::new(true),
-        }
-    }
-
     /// Ready: Redis answers, every member is in the group, no partition has stopped for good.
     pub(crate) fn readiness(self: &Arc<Self>) -> Readiness {
         let service = self.clone();
@@ -90,7 +67,8 @@ impl Service {
 }
 
 /// Why a voucher is repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Reason {
     /// It was just published: its gate has only to be opened.
     Opened,
@@ -110,15 +88,7 @@ pub(crate) enum Reason {
 
 impl Reason {
     pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Opened => "opened",
-            Self::Missing => "missing",
-            Self::Behind => "behind",
-            Self::Warming => "warming",
-            Self::Breach => "breach",
-            Self::Asked => "asked",
-            Self::Damaged => "damaged",
-        }
+        self.into()
     }
 
     /// Whether Redis is wrong at its own seq, so that reading on changes nothing.

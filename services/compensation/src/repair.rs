@@ -16,16 +16,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context;
 use domain::{Event, Voucher, VoucherId};
 use infra::{
-    kafka::{LogError, PartitionReader, Record},
+    kafka::{LogError, PartitionReader, Probe, Record},
     postgres,
     redis::{Settle, StoreError, VoucherInRedis},
 };
 use uuid::Uuid;
 
 use crate::{
-    fault::Fault,
     inspect::is_balanced,
     partition::{Partition, Reason},
     settle::{Answer, Pause, decode, settle_all},
@@ -135,7 +135,7 @@ impl Repairs {
     }
 
     /// Takes everything one step on; says whether there is more to do at once.
-    async fn step(&mut self) -> Result<bool, Fault> {
+    async fn step(&mut self) -> anyhow::Result<bool> {
         for (voucher, reason) in self.partition.take_waiting() {
             self.partition.service.metrics.repair(reason.as_str());
             let work = self.works.entry(voucher).or_insert_with(|| Work::new(reason));
@@ -152,12 +152,12 @@ impl Repairs {
         self.read_on().await
     }
 
-    async fn rows(&self) -> Result<HashMap<VoucherId, Voucher>, Fault> {
+    async fn rows(&self) -> anyhow::Result<HashMap<VoucherId, Voucher>> {
         let rows = postgres::vouchers(&self.partition.service.pool, Some(&[self.partition.number])).await?;
         Ok(rows.into_iter().map(|row| (row.id.clone(), row)).collect())
     }
 
-    async fn raise_fences(&mut self) -> Result<(), Fault> {
+    async fn raise_fences(&mut self) -> anyhow::Result<()> {
         let rows = self.rows().await?;
         let now = self.partition.service.store.now().await?;
         let due: Vec<VoucherId> = self.works.iter().filter(|(_, work)| work.due()).map(|(voucher, _)| voucher.clone()).collect();
@@ -182,9 +182,9 @@ impl Repairs {
             return Ok(());
         }
         // Read after the fences: these ends must cover all that Redis has settled and all that was reserved before.
-        let probe = &self.partition.service.probe;
-        let (events, requests) =
-            (probe.events_end(self.partition.number).await?, probe.requests_end(self.partition.number).await?);
+        let number = self.partition.number;
+        let ends = move |probe: &Probe| Ok((probe.stable_events(number)?, probe.requests(number)?.1));
+        let (events, requests) = self.partition.service.probe.ask(ends).await?;
         for (voucher, row_seq, fenced) in raised {
             self.begin(&voucher, row_seq, fenced, events, requests);
         }
@@ -192,7 +192,7 @@ impl Repairs {
     }
 
     /// Raises the fence of one voucher; `None`: it is not to be repaired, or not now.
-    async fn raise_fence(&mut self, voucher: &VoucherId, row: &Voucher) -> Result<Option<VoucherInRedis>, Fault> {
+    async fn raise_fence(&mut self, voucher: &VoucherId, row: &Voucher) -> anyhow::Result<Option<VoucherInRedis>> {
         let partition = self.partition.clone();
         let store = &partition.service.store;
         let Some(work) = self.works.get_mut(voucher) else { return Ok(None) };
@@ -235,7 +235,7 @@ impl Repairs {
     }
 
     /// Opens every gate that may be opened.
-    async fn open_gates(&mut self) -> Result<(), Fault> {
+    async fn open_gates(&mut self) -> anyhow::Result<()> {
         let service = &self.partition.service;
         let topic = &service.config.connections.topics.requests;
         // In this order: what is decided below `next` is in the rows.
@@ -251,7 +251,7 @@ impl Repairs {
         Ok(())
     }
 
-    async fn open_gate(&mut self, voucher: &VoucherId, needed: i64, next: i64) -> Result<(), Fault> {
+    async fn open_gate(&mut self, voucher: &VoucherId, needed: i64, next: i64) -> anyhow::Result<()> {
         let partition = self.partition.clone();
         let store = &partition.service.store;
         let Some(work) = self.works.get_mut(voucher) else { return Ok(()) };
@@ -299,12 +299,13 @@ impl Repairs {
     }
 
     /// Settles the next chunk of the log for the vouchers that are behind; says whether there was one.
-    async fn read_on(&mut self) -> Result<bool, Fault> {
+    async fn read_on(&mut self) -> anyhow::Result<bool> {
         let behind = self.works.iter().filter_map(|(v, w)| w.fence.as_ref().filter(|f| f.behind).map(|f| (v.clone(), f.from)));
         let wanted: HashMap<VoucherId, i64> = behind.collect();
         let Some(from) = wanted.values().min().copied() else { return Ok(false) };
         let partition = self.partition.clone();
-        let end = partition.service.probe.events_end(partition.number).await?;
+        let number = partition.number;
+        let end = partition.service.probe.ask(move |probe| probe.stable_events(number)).await?;
         if from >= end {
             return Ok(false);
         }
@@ -330,7 +331,7 @@ impl Repairs {
     }
 
     /// Reads records of the wanted vouchers in `from..end`, each from its own offset on; gives also how far it read.
-    async fn read_chunk(&mut self, wanted: &HashMap<VoucherId, i64>, from: i64, end: i64) -> Result<(Vec<Record>, i64), Fault> {
+    async fn read_chunk(&mut self, wanted: &HashMap<VoucherId, i64>, from: i64, end: i64) -> anyhow::Result<(Vec<Record>, i64)> {
         let connections = self.partition.service.config.connections.clone();
         let (number, reader) = (self.partition.number, self.reader.take());
         let wanted: HashMap<Vec<u8>, i64> = wanted.iter().map(|(v, from)| (v.as_str().as_bytes().to_vec(), *from)).collect();
@@ -354,7 +355,7 @@ impl Repairs {
             })?;
             Ok((reader, records, read_to))
         };
-        let (reader, records, read_to) = tokio::task::spawn_blocking(read).await.map_err(|_| Fault::CutOff)??;
+        let (reader, records, read_to) = tokio::task::spawn_blocking(read).await.context("reading the log was cut off")??;
         self.reader = Some(reader);
         Ok((records, read_to))
     }

@@ -7,7 +7,7 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use domain::{Event, EventBody, VoucherId};
-use events::{Codec, DecodeError, LearnError};
+use events::{Codec, DecodeError};
 use infra::{
     redis::{Settle, Store, StoreError},
     shutdown::CancellationToken,
@@ -92,34 +92,35 @@ async fn settle_batch(partition: &Partition, batch: &[Raw]) -> Result<(), Halt> 
 fn take_note(partition: &Partition, event: &Event, answer: &Answer) {
     let metrics = &partition.service.metrics;
     let Some(voucher) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else {
-        metrics.settled("unsequenced", 1);
+        metrics.settled("unsequenced");
         return;
     };
-    match answer {
+    let word = match answer {
         Answer::Settled(Settle::Applied) => {
-            metrics.settled("applied", 1);
             partition.saw(voucher, event.voucher_seq);
             if matches!(event.body, EventBody::VoucherOpened(_)) {
                 partition.ask_repair(voucher, Reason::Opened);
             }
+            "applied"
         }
         Answer::Settled(Settle::Skip { seq }) => {
-            metrics.settled("skip", 1);
             partition.saw(voucher, *seq);
+            "skip"
         }
         Answer::Settled(Settle::Gap { .. }) => {
-            metrics.settled("gap", 1);
             partition.passed_by(voucher, event.voucher_seq, Reason::Behind);
+            "gap"
         }
         Answer::Settled(Settle::UnknownVoucher) => {
-            metrics.settled("unknown", 1);
             partition.passed_by(voucher, event.voucher_seq, Reason::Missing);
+            "unknown"
         }
         Answer::Damaged => {
-            metrics.settled("damaged", 1);
             partition.passed_by(voucher, event.voucher_seq, Reason::Damaged);
+            "damaged"
         }
-    }
+    };
+    metrics.settled(word);
 }
 
 /// Decodes one event, asking the registry for as long as it takes where the schema is not known yet.
@@ -132,20 +133,14 @@ pub(crate) async fn decode(
 ) -> Result<Event, Halt> {
     let mut pause = Pause::new();
     loop {
-        let unknown = match codec.decode_event(payload, partition) {
+        let id = match codec.decode_event(payload, partition) {
             Ok(event) => return Ok(event),
             Err(DecodeError::UnknownSchema(id)) => id,
             Err(problem) => return Err(Halt::Undecodable { offset, problem: problem.to_string() }),
         };
-        match codec.learn(unknown).await {
-            Ok(()) => {}
-            Err(problem @ LearnError::NoSuchSchema(_)) => {
-                return Err(Halt::Undecodable { offset, problem: problem.to_string() });
-            }
-            Err(LearnError::Transient(problem)) => {
-                pause.complain("the schema of an event cannot be looked up", &problem);
-                pause.wait(stop).await?;
-            }
+        if let Err(problem) = codec.learn(id).await {
+            pause.complain("the schema of an event cannot be looked up", &problem);
+            pause.wait(stop).await?;
         }
     }
 }

@@ -19,7 +19,6 @@ use publish::Delivery;
 use uuid::Uuid;
 
 use crate::{
-    fault::Fault,
     partition::{Partition, Reason},
     settle::Pause,
 };
@@ -69,7 +68,7 @@ impl Sweeper {
         }
     }
 
-    async fn step(&mut self) -> Result<(), Fault> {
+    async fn step(&mut self) -> anyhow::Result<()> {
         self.look().await?;
         if self.suspects.values().any(|suspects| suspects.settled.is_none()) {
             let service = &self.partition.service;
@@ -90,7 +89,7 @@ impl Sweeper {
     }
 
     /// Looks for reservations that are old enough, of vouchers that have no suspects.
-    async fn look(&mut self) -> Result<(), Fault> {
+    async fn look(&mut self) -> anyhow::Result<()> {
         let service = &self.partition.service;
         let vouchers = self.partition.reserved.lock().clone();
         self.tries.retain(|(voucher, _), _| vouchers.contains(voucher));
@@ -117,7 +116,8 @@ impl Sweeper {
             }
         }
         let Some(latest) = found.iter().filter_map(|(_, old)| old.last()).map(|r| r.stamp).max() else { return Ok(()) };
-        let decided = service.probe.first_request_after(self.partition.number, latest.plus(span)).await?;
+        let number = self.partition.number;
+        let decided = service.probe.ask(move |probe| probe.first_request_after(number, latest.plus(span))).await?;
         tracing::debug!(partition = self.partition.number, vouchers = found.len(), decided, "reservations without a fate");
         let suspects = found.into_iter().map(|(v, reservations)| (v, Suspects { reservations, decided, settled: None }));
         self.suspects.extend(suspects);
@@ -125,7 +125,7 @@ impl Sweeper {
     }
 
     /// Takes the suspects of every voucher that is settled far enough.
-    async fn take(&mut self, taken: &mut Vec<(VoucherId, Reservation)>) -> Result<(), Fault> {
+    async fn take(&mut self, taken: &mut Vec<(VoucherId, Reservation)>) -> anyhow::Result<()> {
         let ready: Vec<(VoucherId, i64)> = self.suspects.iter().filter_map(|(v, s)| Some((v.clone(), s.settled?))).collect();
         for (voucher, needed) in ready {
             match self.take_of(&voucher, needed, taken).await {

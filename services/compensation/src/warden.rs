@@ -10,6 +10,7 @@ use std::{
     time::Instant,
 };
 
+use anyhow::Context;
 use domain::{Voucher, VoucherId};
 use futures::{StreamExt, stream};
 use infra::{
@@ -20,7 +21,6 @@ use infra::{
 use uuid::Uuid;
 
 use crate::{
-    fault::Fault,
     inspect::{Finding, inspect, miscount, sum, units_unlike},
     partition::{Partition, Reason},
     settle::{Pause, decode},
@@ -86,7 +86,7 @@ impl Warden {
         }
     }
 
-    async fn round(&mut self) -> Result<(), Fault> {
+    async fn round(&mut self) -> anyhow::Result<()> {
         let partition = self.partition.clone();
         let service = &partition.service;
         if let Some(settled) = partition.settled().filter(|_| !self.tail_asked && partition.tail().is_none()) {
@@ -143,7 +143,7 @@ impl Warden {
     }
 
     /// Lets the keys of vouchers that ended long ago expire; gives the others.
-    async fn archive(&mut self, rows: Vec<Voucher>) -> Result<Vec<Voucher>, Fault> {
+    async fn archive(&mut self, rows: Vec<Voucher>) -> anyhow::Result<Vec<Voucher>> {
         let now = self.partition.service.store.now().await?;
         let (old, live): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| self.partition.is_archived(row, now));
         for row in old {
@@ -157,11 +157,11 @@ impl Warden {
     }
 
     /// How far the lane came, where its last event lies below `settled`, so that the stream has nothing to read that would tell.
-    async fn find_tail(&self, settled: i64) -> Result<(), Fault> {
+    async fn find_tail(&self, settled: i64) -> anyhow::Result<()> {
         let partition = &self.partition;
         let (connections, number) = (partition.service.config.connections.clone(), partition.number);
         let last = move || PartitionReader::open(&connections, &connections.topics.events, number)?.last();
-        let last = tokio::task::spawn_blocking(last).await.map_err(|_| Fault::CutOff)??;
+        let last = tokio::task::spawn_blocking(last).await.context("reading the log was cut off")??;
         if let Some(record) = last.filter(|record| record.offset < settled) {
             let event = decode(&partition.service.codec, &record.payload, number, record.offset, &partition.stop).await?;
             partition.tail_to(event.request_offset + 1);
@@ -169,7 +169,7 @@ impl Warden {
         Ok(())
     }
 
-    async fn act(&mut self, voucher: &VoucherId, finding: Finding) -> Result<(), Fault> {
+    async fn act(&mut self, voucher: &VoucherId, finding: Finding) -> anyhow::Result<()> {
         let service = &self.partition.service;
         match finding {
             Finding::Sound | Finding::Frozen => {}
@@ -211,7 +211,7 @@ impl Warden {
         found: Option<VoucherInRedis>,
         finding: Finding,
         counts: &mut usize,
-    ) -> Result<Finding, Fault> {
+    ) -> anyhow::Result<Finding> {
         let before = self.at_rest.remove(voucher);
         let Some(found) = found.filter(|_| finding == Finding::Sound) else { return Ok(finding) };
         let rests = before.as_ref().is_some_and(|before| before.found == found);
@@ -233,7 +233,7 @@ impl Warden {
     }
 
     /// What the count of reservations and held units finds wrong; `None` also where the voucher changed meanwhile.
-    async fn count(&self, voucher: &VoucherId, found: &VoucherInRedis) -> Result<Option<String>, Fault> {
+    async fn count(&self, voucher: &VoucherId, found: &VoucherInRedis) -> anyhow::Result<Option<String>> {
         let store = &self.partition.service.store;
         let counted = async {
             let reserved = sum(store.reservations(voucher).await?.iter().map(|r| r.quantity));

@@ -1,6 +1,7 @@
 //! Events: what was decided. Facts, never taken back.
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use crate::{
     CancelledBy, Money, OrderId, OrderStatus, RejectReason, RequestId, RequestKind, Terms, Timestamp, UserId, VoucherId,
@@ -32,7 +33,7 @@ pub struct Event {
 }
 
 /// What was decided.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 pub enum EventBody {
     VoucherOpened(Terms),
     VoucherChanged {
@@ -93,8 +94,9 @@ pub enum EventBody {
 }
 
 /// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, EnumCount, VariantArray)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RefusalReason {
     Unreadable,
     UnknownVoucher,
@@ -114,60 +116,18 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
-    pub const ALL: [Self; 15] = [
-        Self::Unreadable,
-        Self::UnknownVoucher,
-        Self::AlreadyPublished,
-        Self::InvalidTerms,
-        Self::StaleTerms,
-        Self::Closed,
-        Self::NoChange,
-        Self::BelowSold,
-        Self::Invalid,
-        Self::UnknownOrder,
-        Self::Final,
-        Self::WrongAmount,
-        Self::AlreadyPaid,
-        Self::PaymentTooLate,
-        Self::TooEarly,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().unwrap();
 
     /// The word used in JSON and metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::UnknownVoucher => "unknown_voucher",
-            Self::AlreadyPublished => "already_published",
-            Self::InvalidTerms => "invalid_terms",
-            Self::StaleTerms => "stale_terms",
-            Self::Closed => "closed",
-            Self::NoChange => "no_change",
-            Self::BelowSold => "below_sold",
-            Self::Invalid => "invalid",
-            Self::UnknownOrder => "unknown_order",
-            Self::Final => "final",
-            Self::WrongAmount => "wrong_amount",
-            Self::AlreadyPaid => "already_paid",
-            Self::PaymentTooLate => "payment_too_late",
-            Self::TooEarly => "too_early",
-        }
+        self.into()
     }
 }
 
 impl EventBody {
     /// The name used in metrics and in the record's `kind`.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::VoucherOpened(_) => "VoucherOpened",
-            Self::VoucherChanged { .. } => "VoucherChanged",
-            Self::OrderConfirmed { .. } => "OrderConfirmed",
-            Self::OrderRejected { .. } => "OrderRejected",
-            Self::OrderPaid { .. } => "OrderPaid",
-            Self::OrderCancelled { .. } => "OrderCancelled",
-            Self::OrderExpired { .. } => "OrderExpired",
-            Self::RequestRepeated { .. } => "RequestRepeated",
-            Self::RequestRefused { .. } => "RequestRefused",
-        }
+        self.into()
     }
 
     /// The order this event is about, where there is one.
@@ -187,21 +147,9 @@ impl EventBody {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
     use crate::RequestBody;
     use crate::testing::{order, order_id, payment, sale, terms};
-
-    #[test]
-    fn every_reason_has_a_word_of_its_own() {
-        for reason in RefusalReason::ALL {
-            let variant = format!("{reason:?}");
-            let word: String = variant.chars().flat_map(|c| c.is_uppercase().then_some('_').into_iter().chain([c])).collect();
-            assert_eq!(reason.as_str(), word.trim_start_matches('_').to_lowercase());
-        }
-        assert_eq!(HashSet::from(RefusalReason::ALL).len(), RefusalReason::ALL.len());
-    }
 
     /// The name is also the symbol of the record's `kind`, and begins how the event is printed.
     #[test]

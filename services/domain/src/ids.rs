@@ -21,6 +21,24 @@ pub enum InvalidId {
     Order(String),
 }
 
+/// Ids are printed as what they hold.
+macro_rules! printed {
+    ($($id:ident),+) => {$(
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    )+};
+}
+printed!(VoucherId, UserId, OrderId);
+
 /// The name of a voucher: 1 to 64 characters of `[A-Za-z0-9._:-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -60,18 +78,6 @@ impl TryFrom<String> for VoucherId {
 impl From<VoucherId> for String {
     fn from(id: VoucherId) -> String {
         id.0
-    }
-}
-
-impl fmt::Display for VoucherId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for VoucherId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -116,18 +122,6 @@ impl UserId {
     }
 }
 
-impl fmt::Display for UserId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for UserId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 /// The id of a request record; its maker draws it.
 pub type RequestId = Uuid;
 
@@ -159,18 +153,6 @@ impl OrderId {
     /// Whether this id begins with the 48 bits of `voucher`.
     pub fn belongs_to(&self, voucher: &VoucherId) -> bool {
         self.0.as_bytes()[..6] == voucher.prefix()
-    }
-}
-
-impl fmt::Display for OrderId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Debug for OrderId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
     }
 }
 

@@ -23,5 +23,3 @@ pub use order::{Order, OrderStatus, RejectReason};
 pub use request::{CancelledBy, LoggedRequest, Request, RequestBody, RequestKind};
 pub use state::State;
 pub use voucher::{Money, Terms, Timestamp, Voucher, VoucherState};
-#[cfg(test)]
-mod properties;

@@ -1,12 +1,14 @@
 //! The order: one user's claim on some units of one voucher, with exactly one final fate.
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumCount, EnumString, IntoStaticStr, VariantArray};
 
 use crate::{OrderId, Timestamp, UserId, VoucherId};
 
 /// Where an order stands. Everything but `Confirmed` is final, save that a paid order can still be cancelled by the seller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, EnumCount, VariantArray)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum OrderStatus {
     Confirmed,
     Rejected,
@@ -16,7 +18,7 @@ pub enum OrderStatus {
 }
 
 impl OrderStatus {
-    pub const ALL: [Self; 5] = [Self::Confirmed, Self::Rejected, Self::Paid, Self::Cancelled, Self::Expired];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().unwrap();
 
     /// Whether an order that stands here claims its units.
     pub fn is_live(self) -> bool {
@@ -25,23 +27,18 @@ impl OrderStatus {
 
     /// The word used in tables and JSON.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Confirmed => "confirmed",
-            Self::Rejected => "rejected",
-            Self::Paid => "paid",
-            Self::Cancelled => "cancelled",
-            Self::Expired => "expired",
-        }
+        self.into()
     }
 
     pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|s| s.as_str() == word)
+        word.parse().ok()
     }
 }
 
 /// Why an order was rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, EnumCount, VariantArray)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RejectReason {
     /// The request makes no sense (a quantity below 1, a user id that cannot be stored).
     Invalid,
@@ -53,21 +50,15 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
-    pub const ALL: [Self; 5] = [Self::Invalid, Self::NotOnSale, Self::Closed, Self::LimitReached, Self::SoldOut];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.first_chunk().unwrap();
 
     /// The word used in tables and JSON.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::NotOnSale => "not_on_sale",
-            Self::Closed => "closed",
-            Self::LimitReached => "limit_reached",
-            Self::SoldOut => "sold_out",
-        }
+        self.into()
     }
 
     pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|r| r.as_str() == word)
+        word.parse().ok()
     }
 }
 
@@ -106,19 +97,19 @@ mod tests {
 
     #[test]
     fn the_words_for_tables_are_read_as_they_are_written() {
-        let words = OrderStatus::ALL.map(OrderStatus::as_str);
-        assert_eq!(words, ["confirmed", "rejected", "paid", "cancelled", "expired"]);
-        assert_eq!(words.map(OrderStatus::parse), OrderStatus::ALL.map(Some));
+        let words = ["confirmed", "rejected", "paid", "cancelled", "expired"];
+        assert!(OrderStatus::ALL.iter().map(|status| status.as_str()).eq(words));
+        assert!(words.into_iter().filter_map(OrderStatus::parse).eq(OrderStatus::ALL.iter().copied()));
         assert_eq!(["", "Paid", "unknown"].map(OrderStatus::parse), [None; 3]);
-        let words = RejectReason::ALL.map(RejectReason::as_str);
-        assert_eq!(words, ["invalid", "not_on_sale", "closed", "limit_reached", "sold_out"]);
-        assert_eq!(words.map(RejectReason::parse), RejectReason::ALL.map(Some));
+        let words = ["invalid", "not_on_sale", "closed", "limit_reached", "sold_out"];
+        assert!(RejectReason::ALL.iter().map(|reason| reason.as_str()).eq(words));
+        assert!(words.into_iter().filter_map(RejectReason::parse).eq(RejectReason::ALL.iter().copied()));
         assert_eq!(["", "soldout"].map(RejectReason::parse), [None; 2]);
     }
 
     #[test]
     fn only_confirmed_and_paid_orders_claim_their_units() {
-        let live = OrderStatus::ALL.into_iter().filter(|status| status.is_live());
+        let live = OrderStatus::ALL.iter().copied().filter(|status| status.is_live());
         assert_eq!(live.collect::<Vec<_>>(), [OrderStatus::Confirmed, OrderStatus::Paid]);
     }
 }

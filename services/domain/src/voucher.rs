@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr};
 
 use crate::VoucherId;
 
@@ -76,8 +77,9 @@ pub struct Terms {
 }
 
 /// Whether the log lets a voucher be sold. Apart from Redis' gate, which says whether Redis may sell it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum VoucherState {
     Open,
     Paused,
@@ -88,15 +90,11 @@ pub enum VoucherState {
 impl VoucherState {
     /// The word used in tables, keys and JSON.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Paused => "paused",
-            Self::Closed => "closed",
-        }
+        self.into()
     }
 
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Open, Self::Paused, Self::Closed].into_iter().find(|s| s.as_str() == word)
+        word.parse().ok()
     }
 }
 

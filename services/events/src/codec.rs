@@ -40,17 +40,6 @@ pub enum ConnectError {
     NotRegistered { subject: String },
 }
 
-/// Why a schema id stays unknown.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum LearnError {
-    /// Ask again later: the registry is away.
-    #[error(transparent)]
-    Transient(RegistryError),
-    /// The registry answers 404 for it, again and again, while our own ids still resolve: what was written with it is unreadable.
-    #[error("no schema has id {0}")]
-    NoSuchSchema(u32),
-}
-
 /// How often a schema id that the registry answers 404 for is asked again before it counts as unknown: a registry that has just
 /// started, or a replica that lags, may answer 404 for what it has.
 const ASKS: u32 = 3;
@@ -75,10 +64,16 @@ struct Shared {
     requests_id: u32,
     events_id: u32,
     registry: Option<Registry>,
-    learned: RwLock<HashMap<u32, Arc<Learned>>>,
-    /// Ids that no schema has, and since when that is known. Locked for as long as the registry is asked: one question at a time, and
-    /// whoever waited finds the answer.
-    missing: Mutex<HashMap<u32, Instant>>,
+    known: RwLock<HashMap<u32, Known>>,
+    /// Locked for as long as the registry is asked: one question at a time, and whoever waited finds the answer.
+    asking: Mutex<()>,
+}
+
+/// What the registry said about an id.
+enum Known {
+    Schema(Arc<Learned>),
+    /// At this instant no schema had it.
+    Missing(Instant),
 }
 
 /// What one schema id means on each topic.
@@ -107,8 +102,11 @@ impl Codec {
     }
 
     fn new(requests_id: u32, events_id: u32, registry: Option<Registry>) -> Self {
-        let (learned, missing) = Default::default();
-        Self { shared: Arc::new(Shared { requests_id, events_id, registry, learned, missing }) }
+        let (known, asking) = Default::default();
+        let codec = Self { shared: Arc::new(Shared { requests_id, events_id, registry, known, asking }) };
+        codec.teach(requests_id, crate::REQUEST_SCHEMA);
+        codec.teach(events_id, crate::EVENT_SCHEMA);
+        codec
     }
 
     pub fn encode_request(&self, request: &Request) -> Result<Vec<u8>, EncodeError> {
@@ -122,9 +120,6 @@ impl Codec {
     /// A symbol of a newer version, be it the kind or a word in the body (who cancels), is [`DecodeError::UnknownKind`].
     pub fn decode_request(&self, bytes: &[u8]) -> Result<Request, DecodeError> {
         let (id, datum) = split(bytes)?;
-        if id == self.shared.requests_id {
-            return REQUESTS.read(datum, |wire: WireRequest| wire.try_into());
-        }
         self.learned(id)?.requests.read(&REQUESTS, datum, |wire: WireRequest| wire.try_into())
     }
 
@@ -134,70 +129,60 @@ impl Codec {
     /// folds could only make up what it means, and who merely reads skips the record as one of a newer kind.
     pub fn decode_event(&self, bytes: &[u8], partition: i32) -> Result<Event, DecodeError> {
         let (id, datum) = split(bytes)?;
-        if id == self.shared.events_id {
-            return EVENTS.read(datum, |wire: WireEvent| wire.into_event(partition));
-        }
         self.learned(id)?.events.read(&EVENTS, datum, |wire: WireEvent| wire.into_event(partition))
     }
 
-    /// Asks the registry for a schema id that decoding did not know. One call asks once (a few times for a 404); callers pause between calls.
+    /// Asks the registry for a schema id that decoding did not know: from then on decoding does. One call asks once (a few times for a 404);
+    /// callers pause between calls that fail. What was written with an id that the registry does not have is unreadable.
     ///
     /// An answer counts only while the registry gives our own schemas under our own ids: one that was emptied, restored or mistaken
     /// for another knows nothing about the ids in our topics.
-    pub async fn learn(&self, id: u32) -> Result<(), LearnError> {
-        let mut missing = self.shared.missing.lock().await;
-        if self.learned(id).is_ok() {
+    pub async fn learn(&self, id: u32) -> Result<(), RegistryError> {
+        let _one_at_a_time = self.shared.asking.lock().await;
+        if !matches!(self.learned(id), Err(DecodeError::UnknownSchema(_))) {
             return Ok(());
         }
-        if missing.get(&id).is_some_and(|since| since.elapsed() < MISSING_FOR) {
-            return Err(LearnError::NoSuchSchema(id));
-        }
-        let Some(registry) = &self.shared.registry else { return Err(LearnError::NoSuchSchema(id)) };
-        self.registry_is_ours(registry).await?;
-        for ask in 0..ASKS {
-            if ask > 0 {
-                tokio::time::sleep(ASK_AGAIN_AFTER).await;
-            }
-            if let Some(schema) = registry.schema(id).await.map_err(LearnError::Transient)? {
-                self.teach(id, &schema);
-                missing.remove(&id);
-                return Ok(());
+        if let Some(registry) = &self.shared.registry {
+            self.registry_is_ours(registry).await?;
+            for ask in 0..ASKS {
+                if ask > 0 {
+                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                }
+                if let Some(schema) = registry.schema(id).await? {
+                    self.teach(id, &schema);
+                    return Ok(());
+                }
             }
         }
-        if missing.len() >= MAX_MISSING {
-            missing.clear();
+        let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.values().filter(|known| matches!(known, Known::Missing(_))).count() >= MAX_MISSING {
+            known.retain(|_, known| matches!(known, Known::Schema(_)));
         }
-        missing.insert(id, Instant::now());
-        Err(LearnError::NoSuchSchema(id))
+        known.insert(id, Known::Missing(Instant::now()));
+        Ok(())
     }
 
-    /// Takes a schema id's meaning from the caller instead of a registry: for tools that read with schemas kept elsewhere. The ids of
-    /// this version's own schemas stay what they are.
+    /// Takes a schema id's meaning from the caller instead of a registry: for tools that read with schemas kept elsewhere.
     pub fn teach(&self, id: u32, schema: &str) {
         let learned = Arc::new(Learned::from_text(schema));
-        self.shared.learned.write().unwrap_or_else(PoisonError::into_inner).insert(id, learned);
+        self.shared.known.write().unwrap_or_else(PoisonError::into_inner).insert(id, Known::Schema(learned));
     }
 
     fn learned(&self, id: u32) -> Result<Arc<Learned>, DecodeError> {
-        let learned = self.shared.learned.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(learned) = learned.get(&id) {
-            return Ok(learned.clone());
+        match self.shared.known.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            Some(Known::Schema(learned)) => Ok(learned.clone()),
+            Some(Known::Missing(since)) if since.elapsed() < MISSING_FOR => {
+                Err(DecodeError::Unreadable(format!("no schema has id {id}")))
+            }
+            _ => Err(DecodeError::UnknownSchema(id)),
         }
-        // Our own id of the other topic needs no registry: its records are foreign here.
-        if id == self.shared.requests_id || id == self.shared.events_id {
-            return Err(DecodeError::Unreadable("a record of another topic".into()));
-        }
-        Err(DecodeError::UnknownSchema(id))
     }
 
-    async fn registry_is_ours(&self, registry: &Registry) -> Result<(), LearnError> {
+    async fn registry_is_ours(&self, registry: &Registry) -> Result<(), RegistryError> {
         for (id, ours) in [(self.shared.requests_id, &REQUESTS), (self.shared.events_id, &EVENTS)] {
-            let found = registry.schema(id).await.map_err(LearnError::Transient)?;
-            if !found.is_some_and(|text| ours.is(&text)) {
-                return Err(LearnError::Transient(RegistryError::Unavailable {
-                    url: registry.url(),
-                    reason: format!("it does not have our own schema under id {id} any more"),
-                }));
+            if !registry.schema(id).await?.is_some_and(|text| ours.is(&text)) {
+                let reason = format!("it does not have our own schema under id {id} any more");
+                return Err(RegistryError::Unavailable { url: registry.url(), reason });
             }
         }
         Ok(())
@@ -243,16 +228,17 @@ mod tests {
         let codec = codec();
         let fresh = Instant::now();
         let Some(stale) = fresh.checked_sub(MISSING_FOR) else { return };
-        codec.shared.missing.lock().await.extend([(7, fresh), (8, stale)]);
-        assert!(matches!(codec.learn(7).await, Err(LearnError::NoSuchSchema(7))));
-        assert!(matches!(codec.learn(8).await, Err(LearnError::Transient(_))));
+        codec.shared.known.write().unwrap().extend([(7, Known::Missing(fresh)), (8, Known::Missing(stale))]);
+        assert!(matches!(codec.learned(7), Err(DecodeError::Unreadable(_))) && codec.learn(7).await.is_ok());
+        assert!(matches!(codec.learned(8), Err(DecodeError::UnknownSchema(8))) && codec.learn(8).await.is_err());
     }
 
     #[tokio::test]
     async fn a_codec_without_a_registry_knows_what_it_was_taught() {
         let codec = Codec::offline();
-        assert!(matches!(codec.learn(7).await, Err(LearnError::NoSuchSchema(7))));
+        codec.learn(7).await.unwrap();
+        assert!(matches!(codec.learned(7), Err(DecodeError::Unreadable(_))));
         codec.teach(7, crate::EVENT_SCHEMA);
-        assert!(codec.learn(7).await.is_ok());
+        assert!(codec.learned(7).is_ok());
     }
 }

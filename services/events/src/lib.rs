@@ -7,7 +7,7 @@ mod schema;
 mod topics;
 mod wire;
 
-pub use codec::{Codec, ConnectError, DecodeError, EncodeError, LearnError};
+pub use codec::{Codec, ConnectError, DecodeError, EncodeError};
 pub use registry::{Registry, RegistryError};
 pub use topics::{DEFAULT_PARTITIONS, Topics, partition_for};
 

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::{self, Display},
+    net::SocketAddr,
     ops::RangeInclusive,
     str::FromStr,
     time::Duration,
@@ -100,6 +101,16 @@ impl Env {
     /// A duration written as whole milliseconds within `bounds`.
     pub fn millis(&self, name: &'static str, default: u64, bounds: RangeInclusive<u64>) -> Result<Duration, ConfigError> {
         self.number(name, default, bounds).map(Duration::from_millis)
+    }
+
+    /// An address to listen on.
+    pub fn address(&self, name: &'static str, default: &'static str) -> Result<SocketAddr, ConfigError> {
+        let value = self.get(name).unwrap_or(default);
+        value.parse().map_err(|_| ConfigError::Invalid {
+            name,
+            value: value.to_owned(),
+            problem: format!("an address and a port are needed, as {default}"),
+        })
     }
 
     /// `true`/`1` or `false`/`0`.

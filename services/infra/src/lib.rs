@@ -5,5 +5,6 @@ pub mod kafka;
 pub mod postgres;
 pub mod redis;
 pub mod shutdown;
+pub mod start;
 pub mod telemetry;
 pub mod watchdog;

@@ -10,7 +10,10 @@ use axum::{
     routing::get,
     serve::ListenerExt,
 };
-use prometheus_client::{encoding::text::encode, registry::Registry};
+use prometheus_client::{
+    encoding::text::encode,
+    registry::{Metric, Registry},
+};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -35,6 +38,23 @@ pub fn init_logs() {
     };
     if let Some(problem) = problem {
         tracing::warn!("environment variable DOORBUSTER_LOG is {wanted:?}: {problem}; using {DEFAULT_FILTER:?}");
+    }
+}
+
+/// One label of a metric, with its name.
+pub type Label<V> = [(&'static str, V); 1];
+
+/// Makes metrics where they are registered.
+pub trait Register {
+    /// A new metric under this name; the registry's own handle shares its values.
+    fn registered<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M;
+}
+
+impl Register for Registry {
+    fn registered<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        let metric = M::default();
+        self.register(name, help, metric.clone());
+        metric
     }
 }
 

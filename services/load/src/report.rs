@@ -30,6 +30,16 @@ pub struct Progress {
     pub elapsed: Duration,
 }
 
+impl Progress {
+    pub(crate) fn count(&mut self, answer: &Answer) {
+        match () {
+            () if answer.is_accepted() => self.accepted += 1,
+            () if answer.may_retry() => self.failed += 1,
+            () => self.refused += 1,
+        }
+    }
+}
+
 /// One buyer's visit, from the click he meant to make to his last answer.
 #[derive(Clone, Debug)]
 pub struct Visit {

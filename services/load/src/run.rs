@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -76,9 +76,6 @@ struct Shop {
     next: AtomicUsize,
     retries: usize,
     answers: mpsc::UnboundedSender<(Answer, Duration)>,
-    accepted: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
 }
 
 /// Lets all buyers come and go, and gives what they saw. Ends when the last has his last answer.
@@ -103,42 +100,37 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, mut progress: impl FnMut(Progr
         next: AtomicUsize::new(0),
         retries: plan.retries as usize,
         answers,
-        accepted: AtomicU64::new(0),
-        refused: AtomicU64::new(0),
-        failed: AtomicU64::new(0),
     });
     let schedule = arrivals(buyers.len(), plan.window, plan.shape, plan.double_clicks, plan.seed);
     let meter = Meter::start();
     let start = Instant::now();
     let arrived = Arc::new(AtomicUsize::new(0));
-    let total = buyers.len();
-    let visits = tokio::spawn(send_buyers(Arc::clone(&shop), buyers, schedule, start, Arc::clone(&arrived)));
-    let standing = Arc::clone(&shop);
-    let stand = move || Progress {
-        arrived: arrived.load(Ordering::Relaxed),
-        buyers: total,
-        accepted: standing.accepted.load(Ordering::Relaxed),
-        refused: standing.refused.load(Ordering::Relaxed),
-        failed: standing.failed.load(Ordering::Relaxed),
-        elapsed: start.elapsed(),
-    };
-    drop(shop);
+    let mut standing = Progress { buyers: buyers.len(), ..Progress::default() };
+    let visits = tokio::spawn(send_buyers(shop, buyers, schedule, start, Arc::clone(&arrived)));
     let mut report = Report::default();
     let mut tick = interval(PROGRESS_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     tokio::pin!(visits);
     report.visits = loop {
         tokio::select! {
-            Some((answer, latency)) = received.recv() => report.add(&answer, latency),
-            _ = tick.tick() => progress(stand()),
+            Some((answer, latency)) = received.recv() => {
+                standing.count(&answer);
+                report.add(&answer, latency);
+            }
+            _ = tick.tick() => {
+                (standing.arrived, standing.elapsed) = (arrived.load(Ordering::Relaxed), start.elapsed());
+                progress(standing);
+            }
             // The task neither panics nor is aborted; were it so, the report would say that nobody came.
             done = &mut visits => break done.unwrap_or_default(),
         }
     };
     while let Ok((answer, latency)) = received.try_recv() {
+        standing.count(&answer);
         report.add(&answer, latency);
     }
-    progress(stand());
+    (standing.arrived, standing.elapsed) = (arrived.load(Ordering::Relaxed), start.elapsed());
+    progress(standing);
     report.cost = meter.read();
     Ok(report)
 }
@@ -191,12 +183,6 @@ async fn click(shop: &Shop, buyer: &Buyer, intended: Instant) -> Answer {
     loop {
         // The next one at each try, as behind a load balancer that has noticed.
         let answer = ask(shop, buyer, &shop.urls[(first + tried) % shop.urls.len()]).await;
-        let count = match () {
-            () if answer.is_accepted() => &shop.accepted,
-            () if answer.may_retry() => &shop.failed,
-            () => &shop.refused,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
         // Fails only when the run's own end of the channel is gone, and nobody wants the answer any more.
         let _ = shop.answers.send((answer.clone(), intended.elapsed()));
         if !answer.may_retry() || tried >= shop.retries {

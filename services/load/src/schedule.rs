@@ -5,7 +5,8 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 /// How arrivals spread over the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "snake_case")]
 pub enum Shape {
     /// The same rate all the time.
     #[default]

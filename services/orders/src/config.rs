@@ -37,6 +37,8 @@ pub struct OrdersConfig {
     /// `DOORBUSTER_ORDERS_RETRY_MAX_MS` (default 2000 ms): longest pause between two tries against a server that is away. High: a recovered
     /// server is noticed late; low: load on one that is struggling.
     pub retry_max: Duration,
+    /// `DOORBUSTER_ORDERS_START_MS` (default 60000 ms): how long a start waits for servers that cannot be reached.
+    pub start_patience: Duration,
     /// `DOORBUSTER_ORDERS_WATCHDOG_MS` (default 60000 ms): a lane's single attempt, or one turn of the consumer, that takes longer ends the
     /// process. Must stay above the transaction time-out; high: a partition stands still for longer.
     pub watchdog: Duration,
@@ -44,10 +46,8 @@ pub struct OrdersConfig {
 
 impl OrdersConfig {
     pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
-        const ADMIN: &str = "DOORBUSTER_ORDERS_ADMIN";
         const WATCHDOG: &str = "DOORBUSTER_ORDERS_WATCHDOG_MS";
         let connections = Connections::from_env(env)?;
-        let admin = env.get(ADMIN).unwrap_or("0.0.0.0:9102");
         let watchdog = env.millis(WATCHDOG, 60_000, 1_000..=3_600_000)?;
         if watchdog <= connections.transaction_timeout {
             return Err(ConfigError::Invalid {
@@ -60,11 +60,7 @@ impl OrdersConfig {
             });
         }
         Ok(Self {
-            admin: admin.parse().map_err(|_| ConfigError::Invalid {
-                name: ADMIN,
-                value: admin.to_owned(),
-                problem: "an address with a port is needed, as 127.0.0.1:9102".to_owned(),
-            })?,
+            admin: env.address("DOORBUSTER_ORDERS_ADMIN", "0.0.0.0:9102")?,
             batch_records: env.number("DOORBUSTER_ORDERS_BATCH_RECORDS", 500, 1..=10_000)?,
             batch_bytes: env.number("DOORBUSTER_ORDERS_BATCH_BYTES", 1 << 20, 1_024..=64 << 20)?,
             batch_wait: env.millis("DOORBUSTER_ORDERS_BATCH_WAIT_MS", 2, 0..=1_000)?,
@@ -75,6 +71,7 @@ impl OrdersConfig {
             max_dead_letters: env.number("DOORBUSTER_ORDERS_MAX_DEAD_LETTERS", 1_000, 1..=1_000_000_000)?,
             fold_events: env.number("DOORBUSTER_ORDERS_FOLD_EVENTS", 2_000, 1..=100_000)?,
             retry_max: env.millis("DOORBUSTER_ORDERS_RETRY_MAX_MS", 2_000, 50..=60_000)?,
+            start_patience: env.millis("DOORBUSTER_ORDERS_START_MS", 60_000, 0..=3_600_000)?,
             watchdog,
             connections,
         })

@@ -1,7 +1,7 @@
 //! The one consumer of the process. It polls all the time, on a thread of its own, and is the only one who knows what is assigned.
 //!
-//! The rebalance hook runs inside `poll` and only records what happened; the loop acts on it after every poll. So a revoke can wait for a
-//! lane without stopping the polling that the group needs. Metadata is read when a rebalance is served, never when a lane wants it: read
+//! What the group decides is acted on after each poll, so that a revoke can wait for a lane without stopping the polling that the group needs.
+//! Metadata is read when a rebalance is served, never when a lane wants it: read
 //! afresh after this process was put out of the group and rejoined, it would let a lane commit offsets of a partition it lost.
 
 use std::{
@@ -12,18 +12,20 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use infra::{kafka::Record, shutdown::CancellationToken, watchdog::Beat};
+use infra::{
+    kafka::{GroupConsumer, Rebalance, Record},
+    shutdown::CancellationToken,
+    watchdog::Beat,
+};
 use rdkafka::{
-    Message, Offset, TopicPartitionList,
-    config::FromClientConfigAndContext,
-    consumer::{BaseConsumer, Consumer as _},
+    Message, Offset,
+    consumer::Consumer as _,
     error::{KafkaError, RDKafkaErrorCode},
 };
 
 use crate::{
     Membership, Service,
     assignment::{Assignment, Bounds},
-    group::{Hook, Rebalance, settings},
     lane,
     mailbox::{Answer, Mailbox, Metadata, Question, Told},
 };
@@ -39,10 +41,10 @@ const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the consumer and its lanes until `stop`, then lets the lanes finish, leaves the group and returns. Blocks.
 pub(crate) fn run(service: Arc<Service>, stop: &CancellationToken) -> anyhow::Result<()> {
-    let consumer = BaseConsumer::from_config_and_context(&settings(&service.config.connections), Hook::default())
-        .context("the consumer cannot be made")?;
-    let topic = service.config.connections.topics.requests.clone();
-    consumer.subscribe(&[&topic]).with_context(|| format!("cannot subscribe to {topic}"))?;
+    let connections = &service.config.connections;
+    let topic = connections.topics.requests.clone();
+    // Positions come from Postgres; the group's offsets are written by the lanes' transactions and never read.
+    let consumer = GroupConsumer::join(connections, "orders", &topic, "error").context("the consumer cannot be made")?;
     let mut consumer = Consumer {
         beat: service.beats.add("consumer".to_owned()),
         bounds: Bounds::of(&service.config),
@@ -64,7 +66,7 @@ pub(crate) fn run(service: Arc<Service>, stop: &CancellationToken) -> anyhow::Re
 
 struct Consumer {
     service: Arc<Service>,
-    consumer: BaseConsumer<Hook>,
+    consumer: GroupConsumer,
     topic: String,
     bounds: Bounds,
     beat: Arc<Beat>,
@@ -205,8 +207,7 @@ impl Consumer {
     }
 
     fn assign(&mut self, partitions: &[i32]) {
-        let list = self.list(partitions, Offset::End);
-        if let Err(error) = self.consumer.incremental_assign(&list) {
+        if let Err(error) = self.consumer.take(partitions, Offset::End) {
             self.fail(format!("the assignment of {partitions:?} cannot be taken: {error}"));
             return;
         }
@@ -297,7 +298,7 @@ impl Consumer {
     }
 
     fn unassign(&mut self, partitions: &[i32]) {
-        if let Err(error) = self.consumer.incremental_unassign(&self.list(partitions, Offset::Invalid)) {
+        if let Err(error) = self.consumer.give_up(partitions) {
             self.fail(format!("{partitions:?} cannot be given up: {error}"));
         }
     }
@@ -329,9 +330,7 @@ impl Consumer {
         if partitions.is_empty() {
             return;
         }
-        let list = self.list(partitions, Offset::Invalid);
-        let done = if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) };
-        if let Err(error) = done {
+        if let Err(error) = self.consumer.pause(partitions, pause) {
             tracing::error!(%error, ?partitions, pause, "pausing or resuming failed");
         }
     }
@@ -366,18 +365,7 @@ impl Consumer {
         Some(Answer::Sought(number))
     }
 
-    fn list(&self, partitions: &[i32], offset: Offset) -> TopicPartitionList {
-        let mut list = TopicPartitionList::with_capacity(partitions.len());
-        for partition in partitions {
-            // Fails only for an offset that no log has.
-            let added = list.add_partition_offset(&self.topic, *partition, offset);
-            debug_assert!(added.is_ok());
-        }
-        list
-    }
-
-    /// Lets the lanes finish and leaves the group. A record-only hook never lets the consumer close by itself: its events must be served
-    /// until it says that it is closed. Past the deadline the client is leaked, since dropping it would wait without limit.
+    /// Lets the lanes finish and leaves the group.
     fn close(mut self) {
         let deadline = Instant::now() + self.service.config.shutdown_deadline;
         self.is_closing = true;
@@ -398,22 +386,15 @@ impl Consumer {
         if let Some(leaving) = leaving {
             self.unassign(&leaving.partitions);
         }
-        if let Err(error) = self.consumer.close_queue() {
-            tracing::warn!(%error, "the consumer cannot be closed");
-        }
-        while !self.consumer.closed() && Instant::now() < deadline + self.service.config.revoke_deadline {
+        self.consumer.leave();
+        while self.consumer.is_leaving(deadline + self.service.config.revoke_deadline) {
             self.beat.begin("closing");
             let _ = self.poll(SHORT_POLL);
             self.serve_rebalances();
             self.finish_leaving();
         }
         self.beat.end();
-        if self.consumer.closed() {
-            tracing::info!("left the group");
-        } else {
-            tracing::warn!("the group was not left in time; the partitions move after the session time-out");
-            std::mem::forget(self.consumer);
-        }
+        self.consumer.end();
         for thread in self.threads {
             if thread.is_finished() && thread.join().is_err() {
                 tracing::error!("a lane's thread panicked");

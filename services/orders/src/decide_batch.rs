@@ -18,13 +18,6 @@ pub(crate) struct Decoded {
     pub(crate) unreadable_in_a_row: u64,
 }
 
-/// Why a batch cannot be decoded yet, or ever.
-pub(crate) enum Undecoded {
-    /// Learn this schema id, and decode again.
-    NeedsSchema(u32),
-    Stop(LaneError),
-}
-
 /// What deciding a batch makes.
 pub(crate) struct Decision {
     pub(crate) events: Vec<Event>,
@@ -32,28 +25,28 @@ pub(crate) struct Decision {
     pub(crate) records: Vec<OutRecord>,
 }
 
-/// Reads every record. `unreadable_before`: how many before this batch were unreadable in a row; `missing`: schema ids that no schema has.
+/// Takes every record as `read` understands it. `unreadable_before`: how many before this batch were unreadable in a row.
 pub(crate) fn decode(
-    codec: &Codec,
     records: &[Record],
-    missing: &[u32],
     unreadable_before: u64,
     max_in_a_row: u64,
-) -> Result<Decoded, Undecoded> {
+    read: impl Fn(&Record) -> Result<Result<Request, DecodeError>, LaneError>,
+) -> Result<Decoded, LaneError> {
     let mut decoded = Decoded {
         requests: Vec::with_capacity(records.len()),
         unreadable: Vec::with_capacity(records.len()),
         unreadable_in_a_row: unreadable_before,
     };
     for record in records {
-        let (request, unreadable) = match read(codec, record, missing)? {
+        let (request, unreadable) = match read(record)? {
             Ok(request) => (Some(request), None),
-            Err(reason) => (None, Some(reason)),
+            Err(DecodeError::UnknownKind(kind)) => return Err(LaneError::UnknownKind { offset: record.offset, kind }),
+            Err(unreadable) => (None, Some(unreadable.to_string())),
         };
         decoded.unreadable_in_a_row = if request.is_some() { 0 } else { decoded.unreadable_in_a_row + 1 };
         if decoded.unreadable_in_a_row > max_in_a_row {
             let (count, offset) = (decoded.unreadable_in_a_row, record.offset);
-            return Err(Undecoded::Stop(LaneError::TooManyDeadLetters { count, offset }));
+            return Err(LaneError::TooManyDeadLetters { count, offset });
         }
         decoded.requests.push(LoggedRequest {
             partition: record.partition,
@@ -64,16 +57,6 @@ pub(crate) fn decode(
         decoded.unreadable.push(unreadable);
     }
     Ok(decoded)
-}
-
-fn read(codec: &Codec, record: &Record, missing: &[u32]) -> Result<Result<Request, String>, Undecoded> {
-    match codec.decode_request(&record.payload) {
-        Ok(request) => Ok(Ok(request)),
-        Err(error @ DecodeError::Unreadable(_)) => Ok(Err(error.to_string())),
-        Err(DecodeError::UnknownSchema(id)) if missing.contains(&id) => Ok(Err(format!("no schema has id {id}"))),
-        Err(DecodeError::UnknownSchema(id)) => Err(Undecoded::NeedsSchema(id)),
-        Err(DecodeError::UnknownKind(kind)) => Err(Undecoded::Stop(LaneError::UnknownKind { offset: record.offset, kind })),
-    }
 }
 
 /// Decides every request in order on `facts`, which hold the state after the batch when it returns.

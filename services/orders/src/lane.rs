@@ -6,12 +6,12 @@
 //! transactional id and by the group's generation.
 
 use std::{
-    ops::ControlFlow,
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use events::{Codec, DecodeError};
 use infra::{
     kafka::PartitionReader,
     postgres::{
@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Service,
-    decide_batch::{self, Decoded, Undecoded},
+    decide_batch::{self, Decoded},
     mailbox::{Answer, Batch, Health, Mail, Mailbox, Question, Told},
     next_step::{LaneError, Next, next_step},
 };
@@ -44,8 +44,11 @@ const TROUBLE_AFTER: u32 = 3;
 const FRUITLESS_RECOVERIES: u32 = 5;
 
 /// Where a lane stands. The order of steps is the protocol: see `docs/ARCHITECTURE.md` ("The orders service").
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Phase {
     /// Get a producer, which aborts and fences whoever had the partition before.
+    #[strum(serialize = "new producer")]
     NewProducer,
     /// Look into Postgres and the log where the partition stands.
     Recover,
@@ -148,7 +151,7 @@ impl Lane {
                 Told::Finish if !is_busy => break,
                 Told::Finish | Told::Work => {}
             }
-            let what = name(&phase);
+            let what: &'static str = (&phase).into();
             self.beat.begin(what);
             let result = self.step(&mut phase);
             self.beat.end();
@@ -171,7 +174,7 @@ impl Lane {
             }
             Phase::Recover => {
                 self.mailbox.set_health_unless_troubled(Health::Recovering);
-                self.service.metrics.recovery();
+                self.service.metrics.recoveries.inc();
                 self.recover()
             }
             Phase::Publish { records, next_offset, is_recovery } => self.publish(records, *next_offset, *is_recovery),
@@ -209,31 +212,23 @@ impl Lane {
         if self.failures >= TROUBLE_AFTER {
             self.mailbox.set_health(Health::Troubled(error.to_string()));
         }
-        if matches!(error, LaneError::Database(_) | LaneError::CommitUnknown(_)) {
+        if matches!(error, LaneError::Database(_) | LaneError::Commit(_)) {
             self.close_session();
         }
         if self.mailbox.told() > Told::Work {
             // One try is what a revoke waits for; the next owner publishes what is committed.
             return Phase::Ended;
         }
+        if next == Next::Ask {
+            self.producer = None;
+        }
+        if next == Next::Again || self.failures > 1 {
+            self.back_off();
+        }
         match next {
-            Next::Again => {
-                self.back_off();
-                failed
-            }
-            Next::Recover => {
-                if self.failures > 1 {
-                    self.back_off();
-                }
-                Phase::Recover
-            }
-            Next::Ask => {
-                self.producer = None;
-                if self.failures > 1 {
-                    self.back_off();
-                }
-                Phase::Ask
-            }
+            Next::Again => failed,
+            Next::Recover => Phase::Recover,
+            Next::Ask => Phase::Ask,
             Next::Stop => Phase::Stopped,
         }
     }
@@ -312,10 +307,10 @@ impl Lane {
     fn decide(&mut self, batch: &Batch) -> Result<Phase, LaneError> {
         let started = Instant::now();
         self.mailbox.set_working_on(batch.records.first().map_or(0, |r| r.timestamp.0));
-        let decoded = match self.decode(batch)? {
-            ControlFlow::Continue(decoded) => decoded,
-            ControlFlow::Break(()) => return Ok(Phase::Ended),
-        };
+        let max_in_a_row = self.service.config.max_dead_letters;
+        let decoded = decide_batch::decode(&batch.records, self.unreadable_in_a_row, max_in_a_row, |record| {
+            self.read(|codec| codec.decode_request(&record.payload))
+        })?;
         self.service.metrics.step("decode", started.elapsed());
         if !self.is_published_for_good()? {
             return Ok(Phase::Ended);
@@ -354,30 +349,20 @@ impl Lane {
         }
     }
 
-    /// Decodes, learning the schemas that are needed. Breaks off where the lane is told to end meanwhile.
-    fn decode(&mut self, batch: &Batch) -> Result<ControlFlow<(), Decoded>, LaneError> {
-        let mut missing = Vec::new();
+    /// Decodes, learning the schema where it is not known yet.
+    pub(crate) fn read<T>(&self, decode: impl Fn(&Codec) -> Result<T, DecodeError>) -> Result<Result<T, DecodeError>, LaneError> {
+        let codec = &self.service.codec;
         loop {
-            let codec = &self.service.codec;
-            let max = self.service.config.max_dead_letters;
-            match decide_batch::decode(codec, &batch.records, &missing, self.unreadable_in_a_row, max) {
-                Ok(decoded) => return Ok(ControlFlow::Continue(decoded)),
-                Err(Undecoded::Stop(error)) => return Err(error),
-                Err(Undecoded::NeedsSchema(id)) => {
-                    if self.mailbox.told() > Told::Work {
-                        return Ok(ControlFlow::Break(()));
-                    }
+            match decode(codec) {
+                Err(DecodeError::UnknownSchema(id)) => {
                     // Lanes that meet the same new id ask the registry one after the other, each with its own time limit.
                     self.beat.end();
                     // On the service's runtime: the registry's client keeps connections that no lane's own runtime would drive.
                     let learned = self.service.handle.block_on(codec.learn(id));
                     self.beat.begin("decode");
-                    match learned {
-                        Ok(()) => {}
-                        Err(events::LearnError::NoSuchSchema(id)) => missing.push(id),
-                        Err(error) => return Err(error.into()),
-                    }
+                    learned?;
                 }
+                read => return Ok(read),
             }
         }
     }
@@ -419,19 +404,5 @@ impl Lane {
         self.mailbox.set_position(next_offset);
         self.went_well();
         Ok(Phase::Idle)
-    }
-}
-
-fn name(phase: &Phase) -> &'static str {
-    match phase {
-        Phase::NewProducer => "new producer",
-        Phase::Recover => "recover",
-        Phase::Publish { .. } => "publish",
-        Phase::Seek { .. } => "seek",
-        Phase::Idle => "idle",
-        Phase::Decide(_) => "decide",
-        Phase::Ask => "ask",
-        Phase::Stopped => "stopped",
-        Phase::Ended => "ended",
     }
 }

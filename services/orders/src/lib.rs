@@ -8,34 +8,34 @@ mod assignment;
 mod config;
 mod consumer;
 mod decide_batch;
-mod group;
+mod lag;
 mod lane;
 mod mailbox;
 mod metrics;
 mod next_step;
-mod probe;
 mod recover;
 mod session;
 
-use std::{collections::BTreeMap, sync::Arc, thread};
+use std::{collections::BTreeMap, sync::Arc};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 pub use config::OrdersConfig;
-use events::{Codec, Registry};
+use events::Codec;
 use infra::{
     config::Env,
-    kafka, postgres,
+    kafka::Probe,
+    postgres,
     shutdown::CancellationToken,
+    start::{self, Wait},
     telemetry,
     watchdog::{self, Beats},
 };
 use parking_lot::Mutex;
-use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
+use tokio::runtime::Handle;
 
 use crate::{
     mailbox::{Health, Mailbox},
     metrics::Metrics,
-    probe::Probe,
 };
 
 /// Connections for the check at start; lanes have connections of their own.
@@ -86,15 +86,19 @@ impl Service {
 
 /// Runs the service until `stop`, then finishes what is in flight and returns.
 ///
-/// Fails at start where a server, the topics, the tables, the schemas or a variable are not as they must be, and later where the group's
-/// consumer is beyond repair; whoever runs the process starts it again. Nothing that was decided can be lost by either.
+/// Fails at start where the topics, the tables, the schemas or a variable are not as they must be or a server stays away, and later where the
+/// group's consumer is beyond repair; whoever runs the process starts it again. Nothing that was decided can be lost by either.
 pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
     let config = OrdersConfig::from_env(env)?;
     let connections = config.connections.clone();
-    let checked = connections.clone();
-    let partitions = spawn_blocking(move || kafka::check_topics(&checked)).await??;
-    postgres::check_schema(&postgres::pool(&connections, START_CONNECTIONS)?).await?;
-    let codec = Codec::connect(&Registry::new(&connections.registry)?, &connections.topics).await?;
+    let wait = Wait::new(&connections, config.start_patience, &|_| {});
+    let connecting = async {
+        let partitions = wait.topics().await?;
+        wait.tables(&postgres::pool(&connections, START_CONNECTIONS)?).await?;
+        anyhow::Ok((partitions, wait.schemas().await?))
+    };
+    let Some(connected) = stop.run_until_cancelled(connecting).await else { return Ok(()) };
+    let (partitions, codec) = connected?;
     let (metrics, registry) = Metrics::new();
     let service = Arc::new(Service {
         codec,
@@ -118,12 +122,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
     telemetry::announce(env, &[("admin", listening)])?;
     tracing::info!(partitions, group = connections.group("orders"), "orders is starting");
     watchdog::start(&service.beats, service.config.watchdog).context("the watchdog cannot be started")?;
-    probe::measure_lag(&service).context("the lag's thread cannot be started")?;
+    lag::start(&service).context("the lag's thread cannot be started")?;
 
-    let (done, outcome) = oneshot::channel();
-    thread::Builder::new()
-        .name("consumer".to_owned())
-        .spawn(move || drop(done.send(consumer::run(service, &stop))))
-        .context("the consumer's thread cannot be started")?;
-    outcome.await.map_err(|_| anyhow!("the consumer's thread panicked"))?
+    start::on_thread("consumer".to_owned(), move || consumer::run(service, &stop)).await
 }

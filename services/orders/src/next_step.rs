@@ -1,10 +1,10 @@
 //! What can happen to a lane, and what it does next: the table in `docs/ARCHITECTURE.md` ("The orders service") as one function.
 
 use domain::VoucherId;
-use events::{EncodeError, LearnError};
+use events::{EncodeError, RegistryError};
 use infra::{
     kafka::LogError,
-    postgres::{DatabaseError, Fault},
+    postgres::{DatabaseError, Fault, lane::CommitError},
 };
 use publish::TransactionError;
 
@@ -23,22 +23,18 @@ pub(crate) enum LaneError {
     /// The consumer was told that it cannot read where it stood.
     #[error("Kafka has no record at the offset where the consumer stood")]
     CannotRead,
-    #[error("outcome of the commit to Postgres unknown: {0}")]
-    CommitUnknown(DatabaseError),
+    #[error("Postgres: {0}")]
+    Commit(#[from] CommitError),
     /// Nothing was committed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    #[error("a voucher of this batch was published on another partition at the same time")]
-    VoucherTaken,
-    #[error("{expected} rows of {table} were to be written, but {written} were")]
-    Rows { table: &'static str, expected: u64, written: u64 },
     #[error(transparent)]
     Transaction(#[from] TransactionError),
     #[error(transparent)]
     Log(#[from] LogError),
     /// A schema id is unknown and the registry is away.
     #[error(transparent)]
-    Registry(#[from] LearnError),
+    Registry(#[from] RegistryError),
     #[error(transparent)]
     Encode(#[from] EncodeError),
     #[error("the request at offset {offset} has kind {kind:?}, which this version does not know: start the newer version")]
@@ -96,17 +92,16 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
         | LaneError::BatchElsewhere { .. }
         | LaneError::NotStable { .. }
         | LaneError::CannotRead
-        | LaneError::CommitUnknown(_) => Next::Recover,
-        LaneError::Database(error) => match error.fault() {
+        | LaneError::Commit(CommitError::Unknown(_)) => Next::Recover,
+        LaneError::Database(error) | LaneError::Commit(CommitError::RolledBack(error)) => match error.fault() {
             Fault::Again => Next::Again,
             Fault::Constraint | Fault::Wrong => Next::Stop,
         },
-        LaneError::VoucherTaken | LaneError::Registry(_) => Next::Again,
+        LaneError::Registry(_) => Next::Again,
         LaneError::Transaction(_) => Next::Ask,
         LaneError::Log(LogError::OutOfRange { .. } | LogError::Topic { .. }) => Next::Stop,
         LaneError::Log(_) => Next::Again,
-        LaneError::Rows { .. }
-        | LaneError::Encode(_)
+        LaneError::Encode(_)
         | LaneError::UnknownKind { .. }
         | LaneError::TooManyDeadLetters { .. }
         | LaneError::Gap { .. }
@@ -122,8 +117,6 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
 mod tests {
     use std::time::Duration;
 
-    use events::RegistryError;
-
     use super::*;
 
     fn away() -> DatabaseError {
@@ -136,7 +129,7 @@ mod tests {
         assert_eq!(next_step(&LaneError::BatchElsewhere { first: 1, expected: 2 }), Next::Recover);
         assert_eq!(next_step(&LaneError::CannotRead), Next::Recover);
         assert_eq!(next_step(&LaneError::NotStable { end: 2, stable: 1 }), Next::Recover);
-        assert_eq!(next_step(&LaneError::CommitUnknown(away())), Next::Recover);
+        assert_eq!(next_step(&CommitError::Unknown(away()).into()), Next::Recover);
     }
 
     #[test]
@@ -148,12 +141,12 @@ mod tests {
     fn a_row_nobody_understands_stops_the_lane() {
         let row = DatabaseError::Row { table: "orders", problem: "unknown status".into() };
         assert_eq!(next_step(&LaneError::Database(row)), Next::Stop);
-        assert_eq!(next_step(&LaneError::Rows { table: "orders", expected: 2, written: 1 }), Next::Stop);
+        assert_eq!(next_step(&DatabaseError::Rows { table: "orders", expected: 2, written: 1 }.into()), Next::Stop);
     }
 
     #[test]
     fn a_voucher_published_twice_at_once_is_decided_again() {
-        assert_eq!(next_step(&LaneError::VoucherTaken), Next::Again);
+        assert_eq!(next_step(&DatabaseError::VoucherTaken.into()), Next::Again);
     }
 
     #[test]
@@ -166,7 +159,7 @@ mod tests {
     #[test]
     fn a_registry_that_is_away_makes_the_lane_wait() {
         let away = RegistryError::Unavailable { url: "u".into(), reason: "r".into() };
-        assert_eq!(next_step(&LearnError::Transient(away).into()), Next::Again);
+        assert_eq!(next_step(&away.into()), Next::Again);
     }
 
     #[test]

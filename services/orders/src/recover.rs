@@ -11,7 +11,7 @@ use std::{
 };
 
 use domain::{Event, EventBody, State};
-use events::{DecodeError, LearnError};
+use events::DecodeError;
 use infra::{
     kafka::{Ends, PartitionReader, Record},
     postgres::{
@@ -222,24 +222,12 @@ impl Lane {
         })
     }
 
-    /// Decodes an event of the log, learning its schema where needed.
     fn event_of(&self, record: &Record) -> Result<Event, LaneError> {
-        let codec = &self.service.codec;
         let offset = record.offset;
-        loop {
-            return match codec.decode_event(&record.payload, self.partition) {
-                Ok(event) => Ok(event),
-                Err(DecodeError::UnknownKind(kind)) => Err(LaneError::NewerEvent { offset, kind }),
-                Err(DecodeError::Unreadable(reason)) => Err(LaneError::ForeignEvent { offset, reason }),
-                Err(DecodeError::UnknownSchema(id)) => match self.service.handle.block_on(codec.learn(id)) {
-                    Ok(()) => continue,
-                    Err(LearnError::NoSuchSchema(id)) => {
-                        Err(LaneError::ForeignEvent { offset, reason: format!("no schema has id {id}") })
-                    }
-                    Err(error) => Err(error.into()),
-                },
-            };
-        }
+        self.read(|codec| codec.decode_event(&record.payload, self.partition))?.map_err(|error| match error {
+            DecodeError::UnknownKind(kind) => LaneError::NewerEvent { offset, kind },
+            foreign => LaneError::ForeignEvent { offset, reason: foreign.to_string() },
+        })
     }
 }
 

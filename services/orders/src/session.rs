@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use infra::postgres::{
     DatabaseError,
-    lane::{CommitError, LaneSession, LaneTransaction, WriteError},
+    lane::{CommitError, LaneSession, LaneTransaction},
 };
 
 use crate::{Service, lane::Lane, next_step::LaneError};
@@ -32,7 +32,7 @@ impl Lane {
         Ok(result.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??)
     }
 
-    /// Runs `work` in one transaction of the lane's own session and commits it. Where this fails with `CommitUnknown` it may be committed;
+    /// Runs `work` in one transaction of the lane's own session and commits it. Where this fails with [`CommitError::Unknown`] it may be committed;
     /// with any other error it is not.
     pub(crate) fn in_transaction<T>(
         &mut self,
@@ -55,7 +55,7 @@ impl Lane {
             });
             let (transaction, worked) = worked.await.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??;
             let committed = tokio::time::timeout_at(until, transaction.commit()).await;
-            committed.map_err(|_| LaneError::CommitUnknown(DatabaseError::Timeout(DATABASE_LIMIT)))??;
+            committed.map_err(|_| CommitError::Unknown(DatabaseError::Timeout(DATABASE_LIMIT)))??;
             Ok(worked)
         })
     }
@@ -71,25 +71,6 @@ async fn connected<'s>(
         None => {
             let connections = &service.config.connections;
             Ok(session.insert(LaneSession::connect(connections, &connections.topics.requests, partition).await?))
-        }
-    }
-}
-
-impl From<WriteError> for LaneError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Database(error) => Self::Database(error),
-            WriteError::VoucherTaken => Self::VoucherTaken,
-            WriteError::Rows { table, expected, written } => Self::Rows { table, expected, written },
-        }
-    }
-}
-
-impl From<CommitError> for LaneError {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::RolledBack(error) => Self::Database(error),
-            CommitError::Unknown(error) => Self::CommitUnknown(error),
         }
     }
 }

@@ -1,23 +1,22 @@
 //! The idempotent producer of requests.
 //!
 //! Each record carries the sender of a one-shot channel through librdkafka; the delivery report, which says whether the record may be in the
-//! log, answers it. A fatal error ends a librdkafka producer for good: a thread of its own then puts a new one in its place and lets the old
+//! log, answers it. A fatal error ends a librdkafka producer for good: whoever needs it next puts a new one in its place and lets the old
 //! one report what it still holds.
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwap;
 use domain::Request;
 use events::Codec;
 use infra::{config::Connections, kafka};
+use parking_lot::Mutex;
 use rdkafka::{
     ClientConfig, ClientContext, Message,
     config::{FromClientConfigAndContext, RDKafkaLogLevel},
@@ -38,8 +37,6 @@ const QUEUE_KIB: &str = "262144";
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks at whether everything is reported.
 const FLUSH_POLL: Duration = Duration::from_millis(2);
-/// Between two tries to make a new producer; making one fails only where the process cannot have another thread.
-const MEND_PAUSE: Duration = Duration::from_secs(1);
 /// For the reports of records that were purged; they need no broker.
 const PURGE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -67,9 +64,9 @@ struct Shared {
     topic: String,
     codec: Codec,
     config: ClientConfig,
-    current: ArcSwap<Generation>,
+    delivery_timeout: Duration,
+    current: Mutex<Arc<Generation>>,
     pulse: Arc<Pulse>,
-    broken: mpsc::Sender<()>,
 }
 
 /// What is known about the records on their way, over all generations.
@@ -80,7 +77,6 @@ struct Pulse {
     alive_at: AtomicU64,
     /// The last record reported was given up without an acknowledgement: an idle moment after that is no sign of life.
     is_given_up: AtomicBool,
-    is_mending: AtomicBool,
     silence_limit: Duration,
 }
 
@@ -92,7 +88,7 @@ struct Generation {
 
 struct Reports {
     pulse: Arc<Pulse>,
-    broken: mpsc::Sender<()>,
+    /// It met a fatal error and sends nothing any more.
     is_broken: AtomicBool,
 }
 
@@ -103,31 +99,17 @@ impl RequestProducer {
     }
 
     fn with_config(connections: &Connections, codec: Codec, config: ClientConfig) -> Result<Self, KafkaError> {
-        let (broken, broke) = mpsc::channel();
         let pulse = Arc::new(Pulse {
             began: Instant::now(),
             in_flight: AtomicUsize::new(0),
             alive_at: AtomicU64::new(0),
             is_given_up: AtomicBool::new(false),
-            is_mending: AtomicBool::new(false),
             silence_limit: SILENCE_LIMIT.min(connections.delivery_timeout / 2),
         });
-        let generation = Generation::start(&config, &pulse, &broken, connections.delivery_timeout)?;
-        let shared = Arc::new(Shared {
-            topic: connections.topics.requests.clone(),
-            codec,
-            config,
-            current: ArcSwap::from_pointee(generation),
-            pulse,
-            broken,
-        });
-        let mended = Arc::downgrade(&shared);
         let delivery_timeout = connections.delivery_timeout;
-        thread::Builder::new()
-            .name("producer mender".to_owned())
-            .spawn(move || mend(&broke, &mended, delivery_timeout))
-            .map_err(|e| KafkaError::ClientCreation(format!("no thread: {e}")))?;
-        Ok(Self { shared })
+        let current = Mutex::new(Generation::start(&config, &pulse, delivery_timeout)?);
+        let topic = connections.topics.requests.clone();
+        Ok(Self { shared: Arc::new(Shared { topic, codec, config, delivery_timeout, current, pulse }) })
     }
 
     /// Hands the request over at once and gives a future of what became of it (within the delivery time-out). A full queue, or a record
@@ -154,7 +136,7 @@ impl RequestProducer {
             .partition(partition)
             .key(request.voucher_id.as_str())
             .payload(&payload);
-        let generation = self.shared.current.load();
+        let generation = self.shared.current().map_err(|e| e.to_string())?;
         let Some(producer) = &generation.producer else { return Err("the producer ended".to_owned()) };
         // Counted before it can be reported.
         self.shared.pulse.departs();
@@ -162,7 +144,7 @@ impl RequestProducer {
             let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
             self.shared.pulse.arrives(&Err(code));
             if code == RDKafkaErrorCode::Fatal {
-                producer.context().breaks();
+                producer.context().is_broken.store(true, SeqCst);
             }
             error.to_string()
         })
@@ -173,9 +155,9 @@ impl RequestProducer {
         self.shared.pulse.in_flight.load(SeqCst)
     }
 
-    /// Why records are not getting through at the moment, if so (a fatal error being mended, nothing acknowledged for too long).
+    /// Why records are not getting through at the moment, if so (nothing acknowledged for too long, no producer can be made).
     pub fn trouble(&self) -> Option<String> {
-        self.shared.pulse.trouble()
+        self.shared.current().err().map(|problem| problem.to_string()).or_else(|| self.shared.pulse.trouble())
     }
 
     /// Waits until everything handed over is reported, at most `deadline`. Blocks; says how many are left.
@@ -203,27 +185,18 @@ fn settings(connections: &Connections) -> ClientConfig {
     config
 }
 
-/// Puts a new producer in the place of a broken one, until the last clone is gone.
-fn mend(broke: &mpsc::Receiver<()>, shared: &Weak<Shared>, delivery_timeout: Duration) {
-    while broke.recv().is_ok() {
-        loop {
-            let Some(shared) = shared.upgrade() else { return };
-            match Generation::start(&shared.config, &shared.pulse, &shared.broken, delivery_timeout) {
-                Ok(next) => {
-                    let old = shared.current.swap(Arc::new(next));
-                    shared.pulse.is_mending.store(false, SeqCst);
-                    tracing::warn!("the producer of requests was replaced after a fatal error");
-                    // It sends nothing any more; purging makes it say of each record whether it may have been persisted.
-                    if let Some(producer) = &old.producer {
-                        producer.purge(PurgeConfig::default().queue().inflight());
-                    }
-                    break;
-                }
-                Err(problem) => tracing::error!(%problem, "no new producer of requests can be made; trying again"),
-            }
-            drop(shared);
-            thread::sleep(MEND_PAUSE);
+impl Shared {
+    /// The producer; a new one where the last is broken. Making one asks no broker, and fails only where the process cannot have another thread.
+    fn current(&self) -> Result<Arc<Generation>, KafkaError> {
+        let mut current = self.current.lock();
+        if let Some(broken) = current.producer.as_ref().filter(|producer| producer.context().is_broken.load(SeqCst)) {
+            let next = Generation::start(&self.config, &self.pulse, self.delivery_timeout)?;
+            tracing::warn!("the producer of requests is replaced after a fatal error");
+            // Purging makes it say of each record whether it may have been persisted.
+            broken.purge(PurgeConfig::default().queue().inflight());
+            *current = next;
         }
+        Ok(Arc::clone(&current))
     }
 }
 
@@ -253,9 +226,6 @@ impl Pulse {
     }
 
     fn trouble(&self) -> Option<String> {
-        if self.is_mending.load(SeqCst) {
-            return Some("the producer met a fatal error and is being replaced".to_owned());
-        }
         let silence = Duration::from_millis(self.now().saturating_sub(self.alive_at.load(SeqCst)));
         let waiting = self.in_flight.load(SeqCst);
         (waiting > 0 && silence >= self.silence_limit)
@@ -264,15 +234,10 @@ impl Pulse {
 }
 
 impl Generation {
-    fn start(
-        config: &ClientConfig,
-        pulse: &Arc<Pulse>,
-        broken: &mpsc::Sender<()>,
-        delivery_timeout: Duration,
-    ) -> Result<Self, KafkaError> {
-        let reports = Reports { pulse: pulse.clone(), broken: broken.clone(), is_broken: AtomicBool::new(false) };
+    fn start(config: &ClientConfig, pulse: &Arc<Pulse>, delivery_timeout: Duration) -> Result<Arc<Self>, KafkaError> {
+        let reports = Reports { pulse: pulse.clone(), is_broken: AtomicBool::new(false) };
         let producer = ThreadedProducer::from_config_and_context(config, reports)?;
-        Ok(Self { producer: Some(producer), delivery_timeout })
+        Ok(Arc::new(Self { producer: Some(producer), delivery_timeout }))
     }
 }
 
@@ -298,17 +263,6 @@ impl Drop for Generation {
     }
 }
 
-impl Reports {
-    /// Asks for a new producer, once.
-    fn breaks(&self) {
-        if !self.is_broken.swap(true, SeqCst) {
-            self.pulse.is_mending.store(true, SeqCst);
-            // Nobody listens where the last clone is gone: then nothing needs mending.
-            let _ = self.broken.send(());
-        }
-    }
-}
-
 impl ClientContext for Reports {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         kafka::log_line(level, facility, line);
@@ -317,7 +271,7 @@ impl ClientContext for Reports {
     fn error(&self, error: KafkaError, reason: &str) {
         kafka::log_error(&error, reason);
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
-            self.breaks();
+            self.is_broken.store(true, SeqCst);
         }
     }
 }

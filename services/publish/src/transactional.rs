@@ -4,7 +4,6 @@
 //! them together stay below the transaction's own time-out, so that the broker never aborts behind the back of a lane that still works on it.
 
 use std::{
-    sync::Mutex,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     sync::{Arc, mpsc},
     thread,
@@ -12,6 +11,7 @@ use std::{
 };
 
 use infra::{config::Connections, kafka, postgres::OutRecord};
+use parking_lot::Mutex;
 use rdkafka::{
     ClientContext, Message, Offset, TopicPartitionList,
     config::{FromClientConfigAndContext, RDKafkaLogLevel},
@@ -76,8 +76,9 @@ impl LaneProducer {
             .set("retry.backoff.max.ms", "50")
             .set("compression.type", "lz4")
             .set("message.max.bytes", kafka::MAX_DEAD_LETTER_BYTES.to_string());
-        let producer = ThreadedProducer::from_config_and_context(&config, Reports::new(&connections.topics.events))
-            .map_err(|e| TransactionError::Failed(e.to_string()))?;
+        let reports = Reports { events: connections.topics.events.clone(), current: Mutex::default() };
+        let producer =
+            ThreadedProducer::from_config_and_context(&config, reports).map_err(|e| TransactionError::Failed(e.to_string()))?;
         let until = Instant::now() + START_LIMIT;
         retried(until, || producer.init_transactions(left(until)))
             .map_err(|e| TransactionError::Failed(format!("init_transactions: {e}")))?;
@@ -139,7 +140,7 @@ impl LaneProducer {
     /// Begins a transaction and says until when it may take.
     fn begin(&self) -> Result<Instant, TransactionError> {
         let until = Instant::now() + self.transaction_timeout / 2;
-        self.producer.context().forget();
+        *self.producer.context().current.lock() = Reported::default();
         self.producer.begin_transaction().map_err(failed("begin"))?;
         Ok(until)
     }
@@ -158,7 +159,7 @@ impl LaneProducer {
         // All records are in the log then, undecided.
         self.wait_until_acknowledged(until)?;
         self.commit(until)?;
-        Ok(self.producer.context().end())
+        Ok(self.producer.context().current.lock().end)
     }
 
     /// On a thread of its own, which is left behind together with the producer when time is over: librdkafka (2.12.1) waits without limit for
@@ -196,7 +197,7 @@ impl LaneProducer {
             }
             thread::sleep(IN_FLIGHT_POLL);
         }
-        self.producer.context().first().map_or(Ok(()), |failure| Err(TransactionError::Failed(failure)))
+        self.producer.context().failure().map_or(Ok(()), |failure| Err(TransactionError::Failed(failure)))
     }
 
     fn send(&self, record: &OutRecord, until: Instant) -> Result<(), TransactionError> {
@@ -279,26 +280,9 @@ struct Reported {
 }
 
 impl Reports {
-    fn new(events: &str) -> Self {
-        Self { events: events.to_owned(), current: Mutex::default() }
-    }
-
-    fn forget(&self) {
-        *self.lock() = Reported::default();
-    }
-
-    fn first(&self) -> Option<String> {
-        let current = self.lock();
+    fn failure(&self) -> Option<String> {
+        let current = self.current.lock();
         (current.failed > 0).then(|| format!("{} records failed, the first with: {}", current.failed, current.first_failure))
-    }
-
-    fn end(&self) -> i64 {
-        self.lock().end
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Reported> {
-        // The value is whole at every moment, whatever a thread that panicked was doing.
-        self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -316,7 +300,7 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): Self::DeliveryOpaque) {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         match result {
             Ok(message) if message.topic() == self.events => current.end = current.end.max(message.offset() + 1),
             Ok(_) => {}

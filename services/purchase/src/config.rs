@@ -8,8 +8,6 @@ use infra::config::{ConfigError, Env};
 
 use crate::auth::Verifier;
 
-const LISTEN: &str = "DOORBUSTER_PURCHASE_LISTEN";
-const ADMIN: &str = "DOORBUSTER_PURCHASE_ADMIN";
 const ORDER_KEY: &str = "DOORBUSTER_ORDER_KEY";
 const JWT_SECRET: &str = "DOORBUSTER_JWT_SECRET";
 const JWT_PUBLIC_KEY: &str = "DOORBUSTER_JWT_PUBLIC_KEY";
@@ -53,8 +51,8 @@ pub struct PurchaseConfig {
 impl PurchaseConfig {
     pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
         Ok(Self {
-            listen: address(env, LISTEN, "0.0.0.0:8080")?,
-            admin: address(env, ADMIN, "0.0.0.0:9101")?,
+            listen: env.address("DOORBUSTER_PURCHASE_LISTEN", "0.0.0.0:8080")?,
+            admin: env.address("DOORBUSTER_PURCHASE_ADMIN", "0.0.0.0:9101")?,
             order_key: order_key(env)?,
             verifier: verifier(env)?,
             max_in_flight: env.number("DOORBUSTER_PURCHASE_MAX_IN_FLIGHT", 2_048, 1..=100_000)?,
@@ -71,11 +69,6 @@ impl PurchaseConfig {
 
 fn invalid(name: &'static str, value: &str, problem: impl Into<String>) -> ConfigError {
     ConfigError::Invalid { name, value: value.to_owned(), problem: problem.into() }
-}
-
-fn address(env: &Env, name: &'static str, default: &str) -> Result<SocketAddr, ConfigError> {
-    let text = env.get(name).unwrap_or(default);
-    text.parse().map_err(|_| invalid(name, text, "an address and a port are needed, as 0.0.0.0:8080"))
 }
 
 /// Hexadecimal where it consists of hexadecimal digits only (which base64 of a random key practically never does), else base64.
@@ -146,8 +139,8 @@ mod tests {
     fn a_bad_value_is_one_line_that_names_the_variable_and_no_secret() {
         let short = "c2hvcnQtYnV0LXNlY3JldA==";
         for (name, value) in [
-            (LISTEN, "8080"),
-            (ADMIN, "localhost"),
+            ("DOORBUSTER_PURCHASE_LISTEN", "8080"),
+            ("DOORBUSTER_PURCHASE_ADMIN", "localhost"),
             (ORDER_KEY, short),
             (ORDER_KEY, "not base64!"),
             (ORDER_KEY, "abcd"),

@@ -8,11 +8,10 @@ use std::{
 
 use infra::{
     config::Connections,
-    kafka::{ClientLog, LogError, client_config, partition_count, watermarks},
+    kafka::{LogError, Probe, partition_count},
     shutdown::CancellationToken,
 };
 use parking_lot::Mutex;
-use rdkafka::consumer::BaseConsumer;
 
 /// Pause between two rounds: as old as an end usually is.
 const REFRESH: Duration = Duration::from_millis(250);
@@ -52,7 +51,7 @@ pub(crate) struct LogEndsReader {
 impl LogEndsReader {
     /// Starts the thread. It ends soon after `stop`.
     pub(crate) fn start(connections: &Connections, stop: CancellationToken) -> anyhow::Result<Self> {
-        let consumer = client_config(connections).create_with_context(ClientLog)?;
+        let probe = Probe::new(connections)?;
         let (connections, topic) = (connections.clone(), connections.topics.requests.clone());
         let reader = Self::default();
         let writer = reader.clone();
@@ -66,7 +65,7 @@ impl LogEndsReader {
                     if round.is_multiple_of(ROUNDS_A_COUNT) || partitions == 0 {
                         partitions = partition_count(&connections, &topic)?;
                     }
-                    ends(&consumer, &topic, partitions)
+                    ends(&probe, partitions)
                 };
                 match read() {
                     Ok(ends) => *writer.latest.lock() = Arc::new(ends),
@@ -83,9 +82,9 @@ impl LogEndsReader {
     }
 }
 
-fn ends(consumer: &BaseConsumer<ClientLog>, topic: &str, partitions: i32) -> Result<LogEnds, LogError> {
+fn ends(probe: &Probe, partitions: i32) -> Result<LogEnds, LogError> {
     let since = Some(Instant::now());
-    let ends = (0..partitions).map(|p| watermarks(consumer, topic, p).map(|(_, high)| high));
+    let ends = (0..partitions).map(|p| Ok(probe.requests(p)?.1));
     Ok(LogEnds { since, ends: ends.collect::<Result<_, LogError>>()? })
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use infra::telemetry::{Label, Register};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
@@ -10,13 +11,11 @@ use prometheus_client::{
 /// Upper ends of the histogram's buckets in seconds: from a fast reserve to a producer that gives up.
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0];
 
-type Labels<const N: usize> = [(&'static str, &'static str); N];
-
 /// The service's counters; clones share them.
 #[derive(Clone)]
 pub(crate) struct Metrics {
-    answers: Family<Labels<2>, Counter>,
-    seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    answers: Family<[(&'static str, &'static str); 2], Counter>,
+    seconds: Family<Label<&'static str>, Histogram, fn() -> Histogram>,
     /// Purchases that buyers wait for.
     pub(crate) in_flight: Gauge,
     /// Purchases answered "pending" and not acknowledged yet.
@@ -32,21 +31,15 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
-            answers: Family::default(),
+            answers: registry.registered("answers", "Answers by call and code"),
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
-            in_flight: Gauge::default(),
-            unacknowledged: Gauge::default(),
-            released: Counter::default(),
-            remembered: Counter::default(),
-            published_again: Counter::default(),
+            in_flight: registry.registered("in_flight", "Purchases that buyers wait for"),
+            unacknowledged: registry.registered("unacknowledged", "Purchases answered pending, not acknowledged yet"),
+            released: registry.registered("released", "Reservations given back: not persisted"),
+            remembered: registry.registered("remembered", "Repeats answered from a remembered acknowledgement"),
+            published_again: registry.registered("published_again", "Requests published again after an answer"),
         };
-        registry.register("answers", "Answers by call and code", metrics.answers.clone());
         registry.register_with_unit("step", "Time of a purchase's steps", Unit::Seconds, metrics.seconds.clone());
-        registry.register("in_flight", "Purchases that buyers wait for", metrics.in_flight.clone());
-        registry.register("unacknowledged", "Purchases answered pending, not acknowledged yet", metrics.unacknowledged.clone());
-        registry.register("released", "Reservations given back: not persisted", metrics.released.clone());
-        registry.register("remembered", "Repeats answered from a remembered acknowledgement", metrics.remembered.clone());
-        registry.register("published_again", "Requests published again after an answer", metrics.published_again.clone());
         metrics
     }
 

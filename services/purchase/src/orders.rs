@@ -137,5 +137,4 @@ fn decided(order: Order) -> OrderView {
 }
 
 #[cfg(test)]
-#[path = "orders_tests.rs"]
 mod tests;

@@ -283,5 +283,4 @@ fn database_failed(error: &infra::postgres::DatabaseError) -> Answer {
 }
 
 #[cfg(test)]
-#[path = "purchase_tests.rs"]
 mod tests;

@@ -28,9 +28,7 @@ struct Pending {
 }
 
 /// The place of one purchase; dropped once it needs none.
-pub(crate) struct Slot {
-    _permit: OwnedSemaphorePermit,
-}
+pub(crate) type Slot = OwnedSemaphorePermit;
 
 /// A purchase answered "pending"; dropped once it is acknowledged.
 pub(crate) struct PendingGuard {
@@ -50,10 +48,8 @@ impl Unacknowledged {
         if let Some(trouble) = self.trouble() {
             return Err(trouble);
         }
-        match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(permit) => Ok(Slot { _permit: permit }),
-            Err(_) => Err("too many purchases wait for an acknowledgement".to_owned()),
-        }
+        let slot = Arc::clone(&self.slots).try_acquire_owned();
+        slot.map_err(|_| "too many purchases wait for an acknowledgement".to_owned())
     }
 
     /// From now on this purchase's buyer believes that it is pending.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use domain::{Timestamp, Voucher, VoucherId, VoucherState};
 use infra::{
     postgres::DatabaseError,
-    redis::{Gate, StoreError, VoucherInRedis},
+    redis::{StoreError, VoucherInRedis},
 };
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -135,11 +135,7 @@ fn from_redis(id: &VoucherId, voucher: VoucherInRedis) -> VoucherView {
         voucher_id: id.clone(),
         title: voucher.title,
         state: voucher.state,
-        gate: match voucher.gate {
-            Gate::Ready => "ready",
-            Gate::Warming => "warming",
-            Gate::Frozen => "frozen",
-        },
+        gate: voucher.gate.as_str(),
         begins_at: rfc3339(voucher.begins_at),
         ends_at: rfc3339(voucher.ends_at),
         price: Price { minor: voucher.price.minor, currency: voucher.price.currency },

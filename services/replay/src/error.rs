@@ -9,8 +9,6 @@ pub enum ReplayError {
     Log(#[from] LogError),
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    #[error("Postgres: {0}")]
-    Postgres(#[from] tokio_postgres::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The beginning of the history was deleted: whatever is folded from the rest is not the whole.
@@ -22,4 +20,10 @@ pub enum ReplayError {
     /// The program itself failed.
     #[error("a reading thread failed")]
     Thread,
+}
+
+impl From<tokio_postgres::Error> for ReplayError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
 }

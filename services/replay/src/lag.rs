@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     ReplayError,
-    walk::{EventWalk, on_threads},
+    walk::{EventWalk, blocking, side_by_side},
 };
 
 /// What one partition still has to do.
@@ -58,16 +58,17 @@ pub async fn lag(connections: &Connections, codec: &Codec) -> Result<Lag, Replay
         .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<Result<HashMap<i32, i64>, tokio_postgres::Error>>()?;
     let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
-    let look = move || {
-        let partitions = partition_count(&connections, &connections.topics.requests)?;
-        let settled = settled(&connections, partitions)?;
-        let one = |partition| {
-            let settled = settled.get(&partition).copied();
-            of_partition(&connections, &codec, &runtime, partition, positions.get(&partition).copied(), settled)
-        };
-        Ok(Lag { partitions: on_threads((0..partitions).collect(), one)? })
+    let asked = connections.clone();
+    let (count, settled) = blocking(move || {
+        let count = partition_count(&asked, &asked.topics.requests)?;
+        Ok((count, settled(&asked, count)?))
+    })
+    .await?;
+    let one = move |partition| {
+        let (position, settled) = (positions.get(&partition).copied(), settled.get(&partition).copied());
+        of_partition(&connections, &codec, &runtime, partition, position, settled)
     };
-    tokio::task::spawn_blocking(look).await.map_err(|_| ReplayError::Thread)?
+    Ok(Lag { partitions: side_by_side(0..count, one).await? })
 }
 
 fn of_partition(

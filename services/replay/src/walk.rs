@@ -1,14 +1,10 @@
 //! Walks the events of one partition in order, looking unknown schemas up on the way.
 
-use std::{
-    ops::ControlFlow,
-    sync::{Mutex, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{ops::ControlFlow, thread, time::Duration};
 
 use domain::{Event, LoggedRequest};
-use events::{Codec, DecodeError, LearnError};
+use events::{Codec, DecodeError};
+use futures::{StreamExt, TryStreamExt, stream};
 use infra::{
     config::Connections,
     kafka::{Ends, PartitionReader, Record},
@@ -127,52 +123,45 @@ fn understand<T>(
         };
         match runtime.block_on(codec.learn(id)) {
             Ok(()) => {}
-            Err(LearnError::Transient(error)) if tries > 0 => {
+            Err(error) if tries == 0 => return Err(error.to_string()),
+            Err(error) => {
                 tracing::warn!(%error, "the schema registry is needed to go on");
                 tries -= 1;
                 thread::sleep(LEARN_PAUSE);
             }
-            Err(error @ LearnError::NoSuchSchema(_)) => return Ok(Err(error.to_string())),
-            Err(error) => return Err(error.to_string()),
         }
     }
 }
 
-/// Runs `work` for each item on a few threads and gives the results in the order of the items.
-pub(crate) fn on_threads<I: Send, T: Send>(
-    items: Vec<I>,
-    work: impl Fn(I) -> Result<T, ReplayError> + Sync,
+/// Runs `work`, which blocks, on a thread of its own.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ReplayError> + Send + 'static,
+) -> Result<T, ReplayError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ReplayError::Thread)?
+}
+
+/// Runs `work`, which blocks, for each item, a few side by side, and gives the results in the order of the items.
+pub(crate) async fn side_by_side<I: Send + 'static, T: Send + 'static>(
+    items: impl IntoIterator<Item = I>,
+    work: impl Fn(I) -> Result<T, ReplayError> + Clone + Send + 'static,
 ) -> Result<Vec<T>, ReplayError> {
-    let threads = THREADS.min(items.len());
-    let queue = Mutex::new(items.into_iter().enumerate());
-    let take = || {
-        let mut done = Vec::new();
-        loop {
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((index, item)) = next else { return done };
-            done.push((index, work(item)));
-        }
+    let start = |item| {
+        let work = work.clone();
+        blocking(move || work(item))
     };
-    let done = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
-        let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| ReplayError::Thread));
-        joined.collect::<Result<Vec<_>, _>>()
-    })?;
-    let mut all: Vec<_> = done.into_iter().flatten().collect();
-    all.sort_by_key(|(index, _)| *index);
-    all.into_iter().map(|(_, result)| result).collect()
+    stream::iter(items).map(start).buffered(THREADS).try_collect().await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn results_come_in_order_and_the_first_failure_is_told() {
-        let doubled = on_threads((0..100).collect(), |n| Ok(n * 2)).unwrap();
+    #[tokio::test]
+    async fn results_come_in_order_and_the_first_failure_is_told() {
+        let doubled = side_by_side(0..100, |n| Ok(n * 2)).await.unwrap();
         assert_eq!(doubled, (0..100).map(|n| n * 2).collect::<Vec<_>>());
         let fails =
             |n| if n % 2 == 1 { Err(ReplayError::Deleted { topic: "t".to_owned(), partition: n, start: 1 }) } else { Ok(n) };
-        assert!(matches!(on_threads((0..100).collect(), fails), Err(ReplayError::Deleted { partition: 1, .. })));
+        assert!(matches!(side_by_side(0..100, fails).await, Err(ReplayError::Deleted { partition: 1, .. })));
     }
 }

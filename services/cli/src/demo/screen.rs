@@ -23,36 +23,36 @@ pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
     line(&output::bold("answers"));
     print_answers(&report.answers);
     print_quantiles(&[("accept (202)", &report.accepted), ("any answer", &report.answered), ("event visible", &outcome.visible)]);
-    line(&format!(
+    outln!(
         "  all settled {:.1} s after the last answer; the buyers themselves cost {:.2} cores",
         outcome.settled_after.as_secs_f64(),
         report.cost.cores()
-    ));
+    );
     line(&output::bold("orders"));
-    line(&format!("  {:>9}  rows in Postgres", outcome.order_rows));
-    line(&format!("  {:>9}  confirmed", outcome.fates.confirmed()));
-    line(&format!("  {:>9}  rejected", outcome.fates.rejected()));
+    outln!("  {:>9}  rows in Postgres", outcome.order_rows);
+    outln!("  {:>9}  confirmed", outcome.fates.confirmed());
+    outln!("  {:>9}  rejected", outcome.fates.rejected());
     for v in &outcome.audit.vouchers {
         let or_dash = |number: Option<i64>| number.map_or("-".to_owned(), |n| n.to_string());
         let [stock, reserved, sold] = [v.redis_stock, v.redis_reserved, v.redis_sold].map(or_dash);
         line(&output::bold("conservation"));
-        line(&format!("  {:>9} = {stock} in stock + {reserved} reserved + {sold} sold, in Redis", v.total));
-        line(&format!("  {:>9} = {} left + {} sold, in the log and in Postgres", v.total, v.remaining, v.sold));
+        outln!("  {:>9} = {stock} in stock + {reserved} reserved + {sold} sold, in Redis", v.total);
+        outln!("  {:>9} = {} left + {} sold, in the log and in Postgres", v.total, v.remaining, v.sold);
     }
     print_verdict(&outcome.audit.verdict);
     outcome.checks.iter().for_each(print_check);
-    line(&format!("logs: {}", logs.display()));
+    outln!("logs: {}", logs.display());
 }
 
 /// What only the end of an open shop shows: the last check, and where the logs went.
 pub(super) fn print_end(outcome: &Outcome, logs: &Path) {
     outcome.checks.last().into_iter().for_each(print_check);
-    output::line(&format!("logs: {}", logs.display()));
+    outln!("logs: {}", logs.display());
 }
 
 fn print_check(check: &Check) {
     let mark = if check.holds { output::green("holds ") } else { output::red("BROKEN") };
-    output::line(&format!("{mark}  {}", check.what));
+    outln!("{mark}  {}", check.what);
 }
 
 /// How to go on buying by hand.

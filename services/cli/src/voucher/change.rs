@@ -9,7 +9,7 @@ use crate::connect;
 
 /// What every change takes.
 #[derive(clap::Args)]
-struct Change {
+pub(crate) struct Args {
     #[arg(value_parser = VoucherId::parse)]
     voucher: VoucherId,
     /// The terms version this change is meant for; without: the one in Postgres now
@@ -19,65 +19,17 @@ struct Change {
     act: Act,
 }
 
-/// Add units, or take unsold ones away
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  doorbuster voucher stock tv --delta 500 --apply\n  doorbuster voucher stock tv --delta -500 --expect 3 --apply"
-)]
 pub(crate) struct StockArgs {
     /// Units more; fewer where negative
     #[arg(long, allow_hyphen_values = true)]
-    delta: i64,
+    pub(super) delta: i64,
     #[command(flatten)]
-    change: Change,
+    pub(super) change: Args,
 }
 
-/// Let nobody buy for now; orders accepted before are decided
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  doorbuster voucher pause tv --reason 'price is wrong' --apply")]
-pub(crate) struct PauseArgs {
-    #[command(flatten)]
-    change: Change,
-}
-
-/// Let people buy again after a pause
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  doorbuster voucher resume tv --apply")]
-pub(crate) struct ResumeArgs {
-    #[command(flatten)]
-    change: Change,
-}
-
-/// End the sale for good
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  doorbuster voucher close tv --reason 'recalled' --apply")]
-pub(crate) struct CloseArgs {
-    #[command(flatten)]
-    change: Change,
-}
-
-pub(super) async fn stock(args: StockArgs) -> anyhow::Result<u8> {
-    let delta = args.delta;
-    request(args.change, &format!("change the total by {delta:+}"), |expected_terms_version| RequestBody::StockChanged {
-        delta,
-        expected_terms_version,
-    })
-    .await
-}
-
-pub(super) async fn pause(args: PauseArgs) -> anyhow::Result<u8> {
-    request(args.change, "pause", |expected_terms_version| RequestBody::VoucherPaused { expected_terms_version }).await
-}
-
-pub(super) async fn resume(args: ResumeArgs) -> anyhow::Result<u8> {
-    request(args.change, "resume", |expected_terms_version| RequestBody::VoucherResumed { expected_terms_version }).await
-}
-
-pub(super) async fn close(args: CloseArgs) -> anyhow::Result<u8> {
-    request(args.change, "close for good", |expected_terms_version| RequestBody::VoucherClosed { expected_terms_version }).await
-}
-
-async fn request(change: Change, what: &str, body: impl FnOnce(i64) -> RequestBody) -> anyhow::Result<u8> {
+/// `what` says what is changed; `body` makes the request, given the terms version it is made against.
+pub(super) async fn request(change: Args, what: &str, body: impl FnOnce(i64) -> RequestBody) -> anyhow::Result<u8> {
     let voucher: Voucher = {
         let pool = infra::postgres::pool(&connect::connections()?, 1)?;
         let found = infra::postgres::voucher(&pool, &change.voucher).await?;
@@ -85,7 +37,7 @@ async fn request(change: Change, what: &str, body: impl FnOnce(i64) -> RequestBo
     };
     let expected = change.expect.unwrap_or(voucher.terms_version);
     let plan = format!(
-        "would {what}: voucher {} (now {}, {} units in all, {} left), made against terms version {expected}",
+        "{what}: voucher {} (now {}, {} units in all, {} left), made against terms version {expected}",
         voucher.id,
         voucher.state.as_str(),
         voucher.terms.total,

@@ -26,22 +26,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Prints the plan; with `--apply` appends the request to `partition` and prints what was decided.
 pub(super) async fn ask(act: &Act, voucher: VoucherId, partition: i32, body: RequestBody, plan: &str) -> anyhow::Result<u8> {
     if !act.apply {
-        output::line(plan);
-        output::line("nothing was changed: add --apply to do it");
+        output::plan(&[plan.to_owned()], "");
         return Ok(OK);
     }
     let connections = connect::connections()?;
     let codec = connect::codec(&connections).await?;
     let request = Request { id: Uuid::new_v4(), voucher_id: voucher, actor: act.actor.clone(), reason: act.reason.clone(), body };
-    let wait = Duration::from_millis(u64::try_from(act.wait).unwrap_or(0));
-    match decide(&connections, &codec, partition, &request, wait).await? {
+    match decide(&connections, &codec, partition, &request, act.wait).await? {
         Some(event) => report(act, &event),
         None => {
-            output::line(&format!(
+            outln!(
                 "the request {} is in the log, but was not decided within {} s: is `doorbuster run orders` running?",
                 request.id,
-                wait.as_secs()
-            ));
+                act.wait.as_secs()
+            );
             Ok(UNKNOWN)
         }
     }

@@ -10,17 +10,28 @@ mod show;
 mod thaw;
 
 use clap::Subcommand;
+use domain::RequestBody;
 
-pub(crate) use decision::decide;
+use self::change::StockArgs;
+pub(crate) use self::decision::decide;
 
 /// Publish vouchers, change their terms, show where they stand
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     Publish(publish::Args),
+    /// Add units, or take unsold ones away
+    #[command(after_help = "Examples:\n  doorbuster voucher stock tv --delta 500 --apply\n  \
+                            doorbuster voucher stock tv --delta -500 --expect 3 --apply")]
     Stock(change::StockArgs),
-    Pause(change::PauseArgs),
-    Resume(change::ResumeArgs),
-    Close(change::CloseArgs),
+    /// Let nobody buy for now; orders accepted before are decided
+    #[command(after_help = "Examples:\n  doorbuster voucher pause tv --reason 'price is wrong' --apply")]
+    Pause(change::Args),
+    /// Let people buy again after a pause
+    #[command(after_help = "Examples:\n  doorbuster voucher resume tv --apply")]
+    Resume(change::Args),
+    /// End the sale for good
+    #[command(after_help = "Examples:\n  doorbuster voucher close tv --reason 'recalled' --apply")]
+    Close(change::Args),
     Thaw(thaw::Args),
     Show(show::Args),
     List(show::ListArgs),
@@ -29,10 +40,20 @@ pub(crate) enum Verb {
 pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
     match verb {
         Verb::Publish(args) => publish::execute(args).await,
-        Verb::Stock(args) => change::stock(args).await,
-        Verb::Pause(args) => change::pause(args).await,
-        Verb::Resume(args) => change::resume(args).await,
-        Verb::Close(args) => change::close(args).await,
+        Verb::Stock(StockArgs { delta, change }) => {
+            let body = |expected_terms_version| RequestBody::StockChanged { delta, expected_terms_version };
+            change::request(change, &format!("change the total by {delta:+}"), body).await
+        }
+        Verb::Pause(args) => {
+            change::request(args, "pause", |expected_terms_version| RequestBody::VoucherPaused { expected_terms_version }).await
+        }
+        Verb::Resume(args) => {
+            change::request(args, "resume", |expected_terms_version| RequestBody::VoucherResumed { expected_terms_version }).await
+        }
+        Verb::Close(args) => {
+            let body = |expected_terms_version| RequestBody::VoucherClosed { expected_terms_version };
+            change::request(args, "close for good", body).await
+        }
         Verb::Thaw(args) => thaw::execute(args).await,
         Verb::Show(args) => show::execute(args).await,
         Verb::List(args) => show::list(args).await,
@@ -52,8 +73,8 @@ struct Act {
     #[arg(long, env = "USER", default_value = "cli", hide_env_values = true)]
     actor: String,
     /// How long to wait for the decision
-    #[arg(long, default_value = "30s", value_parser = crate::time::parse_millis)]
-    wait: i64,
+    #[arg(long, default_value = "30s", value_parser = crate::time::parse_duration)]
+    wait: std::time::Duration,
     /// Print the decision as JSON
     #[arg(long)]
     json: bool,

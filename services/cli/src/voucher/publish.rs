@@ -66,7 +66,7 @@ pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
         partition,
     };
     let plan = format!(
-        "would publish voucher {} on partition {partition}: {} units, {} per user, {} each, from {} to {}",
+        "publish voucher {} on partition {partition}: {} units, {} per user, {} each, from {} to {}",
         args.voucher,
         terms.total,
         terms.per_user_limit,

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use domain::{Voucher, VoucherId};
-use infra::redis::{Gate, Store, VoucherInRedis};
+use infra::redis::{Store, VoucherInRedis};
 
 use crate::{DIFFERENT, OK, connect, output, time};
 
@@ -52,10 +52,8 @@ pub(super) async fn list(args: ListArgs) -> anyhow::Result<u8> {
         output::json(&vouchers)?;
         return Ok(OK);
     }
-    let mut rows =
-        vec![["VOUCHER", "STATE", "PARTITION", "TOTAL", "LEFT", "SEQ", "BEGINS", "ENDS", "TITLE"].map(str::to_owned).to_vec()];
-    rows.extend(vouchers.iter().map(|v| {
-        vec![
+    let rows = vouchers.iter().map(|v| {
+        [
             v.id.to_string(),
             v.state.as_str().to_owned(),
             v.terms.partition.to_string(),
@@ -66,49 +64,38 @@ pub(super) async fn list(args: ListArgs) -> anyhow::Result<u8> {
             time::format_instant(v.terms.ends_at),
             v.terms.title.clone(),
         ]
-    }));
-    output::table(&rows);
+    });
+    output::table(["VOUCHER", "STATE", "PARTITION", "TOTAL", "LEFT", "SEQ", "BEGINS", "ENDS", "TITLE"], rows);
     Ok(OK)
 }
 
 fn print_row(v: &Voucher) {
     let t = &v.terms;
     output::line(&output::bold(&format!("{}  {}", v.id, t.title)));
-    output::line(&format!("  state      {} (terms version {})", v.state.as_str(), v.terms_version));
-    output::line(&format!("  sale       {} to {}", time::format_instant(t.begins_at), time::format_instant(t.ends_at)));
-    output::line(&format!(
-        "  units      {} in all, {} left, {} per user, {} each",
-        t.total, v.remaining, t.per_user_limit, t.price
-    ));
+    outln!("  state      {} (terms version {})", v.state.as_str(), v.terms_version);
+    outln!("  sale       {} to {}", time::format_instant(t.begins_at), time::format_instant(t.ends_at));
+    outln!("  units      {} in all, {} left, {} per user, {} each", t.total, v.remaining, t.per_user_limit, t.price);
     let window = t.payment_window_ms.map_or("none".to_owned(), |ms| format!("{} s", ms / 1_000));
-    output::line(&format!("  payment    window {window}"));
-    output::line(&format!("  partition  {}, last event {}", t.partition, v.seq));
+    outln!("  payment    window {window}");
+    outln!("  partition  {}, last event {}", t.partition, v.seq);
 }
 
 fn print_redis(r: &VoucherInRedis) {
-    output::line(&format!(
+    outln!(
         "  Redis      gate {}, {}: {} = {} in stock + {} reserved + {} sold, last event {}",
-        gate_word(r.gate),
+        r.gate.as_str(),
         r.state.as_str(),
         r.total,
         r.stock,
         r.reserved,
         r.sold,
         r.seq
-    ));
+    );
 }
 
 fn redis_json(r: &VoucherInRedis) -> serde_json::Value {
     serde_json::json!({
-        "state": r.state.as_str(), "gate": gate_word(r.gate), "total": r.total, "stock": r.stock, "reserved": r.reserved,
+        "state": r.state.as_str(), "gate": r.gate.as_str(), "total": r.total, "stock": r.stock, "reserved": r.reserved,
         "sold": r.sold, "seq": r.seq, "offset": r.offset, "partition": r.partition,
     })
-}
-
-fn gate_word(gate: Gate) -> &'static str {
-    match gate {
-        Gate::Ready => "ready",
-        Gate::Warming => "warming",
-        Gate::Frozen => "frozen",
-    }
 }

@@ -2,6 +2,7 @@
 
 mod orders;
 mod payments;
+mod properties;
 mod vouchers;
 
 use crate::testing::{PARTITION, nothing, order, order_id, sale, terms, user};

@@ -2,14 +2,14 @@
 //!
 //! The structs carry the records' and fields' names, because the Avro serializer matches by name. They are the only place that
 //! knows the wire; a value that the domain cannot hold (an id that is none, a body that `kind` does not name) ends here as a
-//! [`Misfit`].
+//! [`Misfit`]. `event` and `request` are tables of the records; the macros here make structs and conversions of them.
 
 mod event;
 mod request;
 
-use domain::{Money, OrderId, Timestamp, VoucherId};
+use domain::{Money, OrderId, Timestamp, UserId, VoucherId};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 pub(crate) use event::WireEvent;
 pub(crate) use request::WireRequest;
@@ -28,146 +28,158 @@ pub(crate) trait Wire: Serialize + DeserializeOwned {}
 impl Wire for WireRequest {}
 impl Wire for WireEvent {}
 
-/// An enum of the schema, with UNKNOWN as its first symbol, and the domain's enum, which has no such variant.
+/// A type of the domain, and what a field of it is on the wire.
+trait Field: Sized {
+    type Wire: Serialize + DeserializeOwned;
+    fn write(&self) -> Self::Wire;
+    fn read(wire: Self::Wire) -> Result<Self, Misfit>;
+}
+
+/// Types that the wire holds as they are.
+macro_rules! as_they_are {
+    ($($type:ty),+) => {$(
+        impl Field for $type {
+            type Wire = Self;
+            fn write(&self) -> Self {
+                self.clone()
+            }
+            fn read(wire: Self) -> Result<Self, Misfit> {
+                Ok(wire)
+            }
+        }
+    )+};
+}
+as_they_are!(i32, i64, String, UserId, Timestamp, Money);
+
+impl Field for OrderId {
+    type Wire = String;
+    fn write(&self) -> String {
+        self.to_string()
+    }
+    fn read(wire: String) -> Result<Self, Misfit> {
+        Self::parse(&wire).map_err(|e| Misfit::Invalid(e.to_string()))
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    type Wire = Option<T::Wire>;
+    fn write(&self) -> Self::Wire {
+        self.as_ref().map(T::write)
+    }
+    fn read(wire: Self::Wire) -> Result<Self, Misfit> {
+        wire.map(T::read).transpose()
+    }
+}
+
+/// An enum of the schema, with UNKNOWN as its first symbol, and the domain's enum of the same name, which has no such variant. `$case`:
+/// how the schema writes the variants' names.
 macro_rules! symbols {
-    ($(#[$doc:meta])* $wire:ident for $domain:ty { $($symbol:literal = $variant:ident),+ $(,)? }) => {
-        $(#[$doc])*
+    ($name:ident in $case:literal: $($variant:ident),+ $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-        pub(super) enum $wire {
+        #[serde(rename_all = $case)]
+        pub(crate) enum $name {
             #[serde(rename = "UNKNOWN")]
             Unknown,
-            $(#[serde(rename = $symbol)] $variant,)+
+            $($variant,)+
         }
 
-        impl From<$domain> for $wire {
-            fn from(value: $domain) -> Self {
-                match value {
-                    $(<$domain>::$variant => Self::$variant,)+
+        impl $crate::wire::Field for domain::$name {
+            type Wire = $name;
+            fn write(&self) -> $name {
+                match self {
+                    $(Self::$variant => $name::$variant,)+
                 }
             }
-        }
-
-        impl TryFrom<$wire> for $domain {
-            type Error = $crate::wire::Misfit;
-            fn try_from(value: $wire) -> Result<Self, Self::Error> {
-                match value {
-                    $wire::Unknown => Err($crate::wire::Misfit::UnknownSymbol(stringify!($wire))),
-                    $($wire::$variant => Ok(Self::$variant),)+
-                }
-            }
-        }
-    };
-}
-pub(crate) use symbols;
-
-symbols! {
-    CancelledBy for domain::CancelledBy { "BUYER" = Buyer, "SELLER" = Seller }
-}
-
-symbols! {
-    /// Names the body of a request, and what a refusal refused. No request says `Unreadable`; its schema does not have the word.
-    RequestKind for domain::RequestKind {
-        "VoucherPublished" = VoucherPublished,
-        "StockChanged" = StockChanged,
-        "VoucherPaused" = VoucherPaused,
-        "VoucherResumed" = VoucherResumed,
-        "VoucherClosed" = VoucherClosed,
-        "OrderRequested" = OrderRequested,
-        "CancellationRequested" = CancellationRequested,
-        "PaymentReceived" = PaymentReceived,
-        "PaymentWindowElapsed" = PaymentWindowElapsed,
-        "Unreadable" = Unreadable,
-    }
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename = "Money")]
-struct WireMoney {
-    minor: i64,
-    currency: String,
-}
-
-impl From<&Money> for WireMoney {
-    fn from(money: &Money) -> Self {
-        Self { minor: money.minor, currency: money.currency.clone() }
-    }
-}
-
-impl From<WireMoney> for Money {
-    fn from(money: WireMoney) -> Self {
-        Self { minor: money.minor, currency: money.currency }
-    }
-}
-
-/// The terms of a voucher, which two records hold under names of their own: the one published, the other opened.
-macro_rules! terms {
-    ($record:ident) => {
-        #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-        pub(super) struct $record {
-            title: String,
-            total: i64,
-            per_user_limit: i64,
-            begins_at: i64,
-            ends_at: i64,
-            price: super::WireMoney,
-            payment_window_ms: Option<i64>,
-            partition: i32,
-        }
-
-        impl From<&domain::Terms> for $record {
-            fn from(terms: &domain::Terms) -> Self {
-                Self {
-                    title: terms.title.clone(),
-                    total: terms.total,
-                    per_user_limit: terms.per_user_limit,
-                    begins_at: terms.begins_at.0,
-                    ends_at: terms.ends_at.0,
-                    price: (&terms.price).into(),
-                    payment_window_ms: terms.payment_window_ms,
-                    partition: terms.partition,
-                }
-            }
-        }
-
-        impl From<$record> for domain::Terms {
-            fn from(terms: $record) -> Self {
-                Self {
-                    title: terms.title,
-                    total: terms.total,
-                    per_user_limit: terms.per_user_limit,
-                    begins_at: domain::Timestamp(terms.begins_at),
-                    ends_at: domain::Timestamp(terms.ends_at),
-                    price: terms.price.into(),
-                    payment_window_ms: terms.payment_window_ms,
-                    partition: terms.partition,
+            fn read(wire: $name) -> Result<Self, $crate::wire::Misfit> {
+                match wire {
+                    $name::Unknown => Err($crate::wire::Misfit::UnknownSymbol(stringify!($name))),
+                    $($name::$variant => Ok(Self::$variant),)+
                 }
             }
         }
     };
 }
-pub(crate) use terms;
+use symbols;
+
+symbols! { CancelledBy in "SCREAMING_SNAKE_CASE": Buyer, Seller }
+
+/// A record: common fields, a kind, and a nullable body for each kind, exactly one of them set. A body has the name of its kind, and the
+/// fields of the variant of that name in `$Body` (in brackets: of the struct that the variant holds).
+macro_rules! record {
+    (
+        $name:literal = $Wire:ident { $($common:ident: $common_type:ty),+ $(,)? }
+        $Body:ident {
+            $($slot:ident: $Kind:ident $(($inner:ident))? { $($(#[$attr:meta])* $field:ident: $type:ty),+ $(,)? })+
+        }
+    ) => {
+        /// Names the body.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        enum Kind {
+            #[default]
+            #[serde(rename = "UNKNOWN")]
+            Unknown,
+            $($Kind,)+
+        }
+
+        $(
+            #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+            struct $Kind { $($(#[$attr])* $field: <$type as $crate::wire::Field>::Wire,)+ }
+        )+
+
+        #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+        #[serde(rename = $name)]
+        pub(crate) struct $Wire {
+            $($common: $common_type,)+
+            kind: Kind,
+            $($slot: Option<$Kind>,)+
+        }
+
+        impl $Wire {
+            fn with_body(mut self, body: &$Body) -> Self {
+                match body {
+                    $($crate::wire::variant!($Body::$Kind $(($inner))? { $($field),+ }) => {
+                        self.kind = Kind::$Kind;
+                        self.$slot = Some($Kind { $($field: $crate::wire::Field::write($field),)+ });
+                    })+
+                }
+                self
+            }
+
+            fn into_body(self) -> Result<$Body, Misfit> {
+                // Before the bodies are counted: a newer kind comes with a body that this version does not see.
+                if self.kind == Kind::Unknown {
+                    return Err(Misfit::UnknownSymbol("kind"));
+                }
+                let bodies = [$(self.$slot.is_some()),+].into_iter().filter(|set| *set).count();
+                if bodies != 1 {
+                    return Err(Misfit::Invalid(format!("{bodies} bodies are set instead of one")));
+                }
+                $(if let (Kind::$Kind, Some($Kind { $($field),+ })) = (self.kind, self.$slot) {
+                    $(let $field = <$type as $crate::wire::Field>::read($field)?;)+
+                    return Ok($crate::wire::variant!($Body::$Kind $(($inner))? { $($field),+ }));
+                })+
+                Err(Misfit::Invalid(format!("kind is {:?}, but that body is not set", self.kind)))
+            }
+        }
+    };
+}
+use record;
+
+/// A variant with named fields, or of a struct with them; a pattern or an expression.
+macro_rules! variant {
+    ($Body:ident::$Kind:ident { $($field:ident),+ }) => {
+        $Body::$Kind { $($field),+ }
+    };
+    ($Body:ident::$Kind:ident($inner:ident) { $($field:ident),+ }) => {
+        $Body::$Kind($inner { $($field),+ })
+    };
+}
+use variant;
 
 fn voucher_id(text: &str) -> Result<VoucherId, Misfit> {
     VoucherId::parse(text).map_err(|e| Misfit::Invalid(e.to_string()))
 }
 
-fn order_id(text: &str) -> Result<OrderId, Misfit> {
-    OrderId::parse(text).map_err(|e| Misfit::Invalid(e.to_string()))
-}
-
 fn request_id(text: &str) -> Result<domain::RequestId, Misfit> {
     uuid::Uuid::try_parse(text).map_err(|e| Misfit::Invalid(format!("request_id: {e}")))
-}
-
-/// The body that `kind` names.
-fn body<T>(body: Option<T>, kind: &'static str) -> Result<T, Misfit> {
-    body.ok_or_else(|| Misfit::Invalid(format!("kind is {kind}, but that body is not set")))
-}
-
-fn one_body(bodies: usize) -> Result<(), Misfit> {
-    if bodies == 1 { Ok(()) } else { Err(Misfit::Invalid(format!("{bodies} bodies are set instead of one"))) }
-}
-
-fn instant(millis: i64) -> Timestamp {
-    Timestamp(millis)
 }

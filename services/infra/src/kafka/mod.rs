@@ -1,5 +1,7 @@
 //! Kafka: client settings, the check of the topics at start, and readers of one partition. Everything here blocks; never call it on a tokio worker.
 
+mod group;
+mod probe;
 mod reader;
 mod refused;
 mod topics;
@@ -18,7 +20,9 @@ use rdkafka::{
     message::{BorrowedMessage, Headers},
 };
 
-pub use reader::{PartitionReader, offset_at, watermarks};
+pub use group::{GroupConsumer, Rebalance};
+pub use probe::Probe;
+pub use reader::PartitionReader;
 pub use topics::{TopicPlan, TopicStep, apply_topics, check_topics, partition_count, plan_topics};
 
 use crate::config::Connections;
@@ -116,6 +120,13 @@ pub fn log_error(error: &KafkaError, reason: &str) {
         Some(RDKafkaErrorCode::AllBrokersDown) => tracing::warn!("Kafka client: {error}: {reason}"),
         _ => tracing::debug!("Kafka client: {error}: {reason}"),
     }
+}
+
+/// Makes a call on a thread that may block.
+pub(crate) async fn blocking<T: Send + 'static>(
+    call: impl FnOnce() -> Result<T, LogError> + Send + 'static,
+) -> Result<T, LogError> {
+    tokio::task::spawn_blocking(call).await.unwrap_or(Err(LogError::Kafka(KafkaError::Canceled)))
 }
 
 /// The ends of one partition at one moment.

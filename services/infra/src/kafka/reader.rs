@@ -195,12 +195,17 @@ impl PartitionReader {
 }
 
 /// First offset still there, and the end as the client's isolation level sees it: the last stable offset, or the high watermark. Blocks.
-pub fn watermarks(client: &BaseConsumer<ClientLog>, topic: &str, partition: i32) -> Result<(i64, i64), LogError> {
+pub(super) fn watermarks(client: &BaseConsumer<ClientLog>, topic: &str, partition: i32) -> Result<(i64, i64), LogError> {
     with_metadata(client, topic, || client.fetch_watermarks(topic, partition, CALL_TIMEOUT))
 }
 
 /// The first offset whose record was appended at or after `at`, decided or not; `None`: there is none yet. Blocks.
-pub fn offset_at(client: &BaseConsumer<ClientLog>, topic: &str, partition: i32, at: Timestamp) -> Result<Option<i64>, LogError> {
+pub(super) fn offset_at(
+    client: &BaseConsumer<ClientLog>,
+    topic: &str,
+    partition: i32,
+    at: Timestamp,
+) -> Result<Option<i64>, LogError> {
     let mut instants = TopicPartitionList::with_capacity(1);
     instants.add_partition_offset(topic, partition, Offset::Offset(at.0.max(0)))?;
     for found in with_metadata(client, topic, || client.offsets_for_times(instants.clone(), CALL_TIMEOUT))?.elements() {

@@ -34,14 +34,16 @@ impl DatabaseError {
     /// What to do about this error, if it is certain that nothing was committed.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Pool(_) | Self::Timeout(_) => Fault::Again,
+            Self::Pool(_) | Self::Timeout(_) | Self::VoucherTaken => Fault::Again,
             Self::Postgres(error) => match error.code() {
                 Some(code) => Fault::of(code),
                 // Values that do not convert are told apart only by their text; everything else without a code is the connection.
                 None if error.to_string().contains("serializing") => Fault::Wrong,
                 None => Fault::Again,
             },
-            Self::SchemaVersion { .. } | Self::Migration(_) | Self::Address(_) | Self::Row { .. } => Fault::Wrong,
+            Self::SchemaVersion { .. } | Self::Migration(_) | Self::Address(_) | Self::Row { .. } | Self::Rows { .. } => {
+                Fault::Wrong
+            }
         }
     }
 

@@ -41,19 +41,6 @@ pub struct Wanted {
     pub payments: HashSet<(VoucherId, String)>,
 }
 
-/// Why the writes of a batch were refused by what is in the tables. Nothing is committed.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
-    /// A voucher that this batch opens was opened on another partition meanwhile: read the facts again and decide again.
-    #[error("a voucher of this batch was published on another partition at the same time")]
-    VoucherTaken,
-    /// The table holds newer or foreign rows than the facts said.
-    #[error("{expected} rows of {table} were to be written, but {written} were")]
-    Rows { table: &'static str, expected: u64, written: u64 },
-}
-
 /// How a COMMIT ended that did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
@@ -307,7 +294,7 @@ impl LaneTransaction<'_> {
         expected: i64,
         next_offset: i64,
         records: &[OutRecord],
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), DatabaseError> {
         let (orders, vouchers) = changed(state, events);
         let stored = OutRecord::encode_all(records);
         let position = async {
@@ -316,13 +303,13 @@ impl LaneTransaction<'_> {
             Ok(self.tx.execute(&self.statements.move_position, &params).await?)
         };
         let (vouchers_written, orders_written, moved) =
-            try_join!(self.write_vouchers(&vouchers), self.write_orders(&orders), position).map_err(WriteError::Database)?;
+            try_join!(self.write_vouchers(&vouchers), self.write_orders(&orders), position)?;
         if vouchers_written != vouchers.len() as u64 {
-            return Err(WriteError::VoucherTaken);
+            return Err(DatabaseError::VoucherTaken);
         }
         for (table, expected, written) in [("orders", orders.len() as u64, orders_written), ("lane_positions", 1, moved)] {
             if expected != written {
-                return Err(WriteError::Rows { table, expected, written });
+                return Err(DatabaseError::Rows { table, expected, written });
             }
         }
         Ok(())
@@ -331,9 +318,6 @@ impl LaneTransaction<'_> {
     async fn write_vouchers(&self, vouchers: &[&Voucher]) -> Result<u64, DatabaseError> {
         if vouchers.is_empty() {
             return Ok(0);
-        }
-        fn column<'v, T>(vouchers: &[&'v Voucher], f: impl Fn(&'v Voucher) -> T) -> Vec<T> {
-            vouchers.iter().map(|v| f(v)).collect()
         }
         let written = self
             .tx
@@ -363,9 +347,6 @@ impl LaneTransaction<'_> {
     async fn write_orders(&self, orders: &[&Order]) -> Result<u64, DatabaseError> {
         if orders.is_empty() {
             return Ok(0);
-        }
-        fn column<'o, T>(orders: &[&'o Order], f: impl Fn(&'o Order) -> T) -> Vec<T> {
-            orders.iter().map(|o| f(o)).collect()
         }
         let instants = |f: fn(&Order) -> Timestamp| column(orders, |o| Instant(f(o)));
         let written = self
@@ -406,6 +387,10 @@ impl LaneTransaction<'_> {
             if error.leaves_commit_open() { CommitError::Unknown(error) } else { CommitError::RolledBack(error) }
         })
     }
+}
+
+fn column<'r, R, T>(rows: &[&'r R], f: impl Fn(&'r R) -> T) -> Vec<T> {
+    rows.iter().map(|row| f(row)).collect()
 }
 
 /// The orders and vouchers that these events changed, each once, as `state` has them.

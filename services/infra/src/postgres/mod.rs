@@ -45,11 +45,12 @@ const SESSION_OPTIONS: &str =
 /// Why Postgres gave no answer that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
+    // Its causes are in its text, so they are not told as a source again.
     #[error("Postgres: {}", described(.0))]
-    Postgres(#[from] tokio_postgres::Error),
-    #[error("Postgres: no connection: {}", described_by_pool(.0))]
-    Pool(#[from] deadpool_postgres::PoolError),
-    #[error("Postgres did not answer within {0:?}")]
+    Postgres(tokio_postgres::Error),
+    #[error("no connection to Postgres (DOORBUSTER_POSTGRES): {0}")]
+    Pool(String),
+    #[error("Postgres (DOORBUSTER_POSTGRES) did not answer within {0:?}")]
     Timeout(Duration),
     /// The schema is older or newer than this version, or was never made.
     #[error("the database's schema is at version {found}, this version needs {needed}: run `doorbuster migrate --apply`")]
@@ -61,6 +62,27 @@ pub enum DatabaseError {
     /// A row holds what this version does not understand.
     #[error("table {table}: {problem}")]
     Row { table: &'static str, problem: String },
+    /// A voucher that a batch opens was opened on another partition meanwhile: read the facts again and decide again.
+    #[error("a voucher of this batch was published on another partition at the same time")]
+    VoucherTaken,
+    /// The table holds newer or foreign rows than the facts said.
+    #[error("{expected} rows of {table} were to be written, but {written} were")]
+    Rows { table: &'static str, expected: u64, written: u64 },
+}
+
+impl From<tokio_postgres::Error> for DatabaseError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(error)
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for DatabaseError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        Self::Pool(match error {
+            deadpool_postgres::PoolError::Backend(error) => described(&error),
+            other => other.to_string(),
+        })
+    }
 }
 
 /// The server's own words where there are any; tokio-postgres prints only "db error".
@@ -77,14 +99,6 @@ fn described(error: &tokio_postgres::Error) -> String {
             format!("{text}{remedy}")
         }
         (None, None) => error.to_string(),
-    }
-}
-
-/// As [`described`], for what kept a pool from giving a connection.
-fn described_by_pool(error: &deadpool_postgres::PoolError) -> String {
-    match error {
-        deadpool_postgres::PoolError::Backend(error) => described(error),
-        other => other.to_string(),
     }
 }
 

@@ -31,13 +31,21 @@ pub enum StoreError {
 }
 
 /// Whether Redis may sell a voucher now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Gate {
     Ready,
     /// Being rebuilt.
     Warming,
     /// Found wrong; a reset makes it warming, and `doorbuster voucher thaw` asks for one.
     Frozen,
+}
+
+impl Gate {
+    /// The word used in keys and JSON.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// What reserve.lua answered.

@@ -89,12 +89,7 @@ fn partition(text: &str) -> Result<i32, Problem> {
 }
 
 fn gate(word: &str) -> Result<Gate, Problem> {
-    match word {
-        "ready" => Ok(Gate::Ready),
-        "warming" => Ok(Gate::Warming),
-        "frozen" => Ok(Gate::Frozen),
-        _ => Err(format!("gate is {word:?}")),
-    }
+    word.parse().map_err(|_| format!("gate is {word:?}"))
 }
 
 fn unexpected(answer: &[&str]) -> Problem {

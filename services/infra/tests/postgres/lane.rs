@@ -3,11 +3,7 @@
 use std::time::Duration;
 
 use domain::{EventBody, OrderStatus};
-use infra::postgres::{
-    Fault, OutRecord,
-    lane::{Wanted, WriteError},
-    order,
-};
+use infra::postgres::{DatabaseError, Fault, OutRecord, lane::Wanted, order};
 use testkit::World;
 
 use crate::support::{cancelled, confirmed, event, opened, pool, session, sql, tables, write};
@@ -57,7 +53,7 @@ async fn a_second_live_order_of_one_user_is_refused_by_the_database_itself() {
     let before = write(&mut lane, &batch, 0, 2).await.unwrap();
     // No decision makes this: it is what a defect would do.
     let forged = [event(&voucher, 3, 3, confirmed(two, "ann", 0))];
-    let WriteError::Database(error) = write(&mut lane, &forged, 2, 3).await.unwrap_err() else { panic!("not a constraint") };
+    let error = write(&mut lane, &forged, 2, 3).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Constraint);
     assert!(error.to_string().contains("orders_live"), "{error}");
     assert_eq!(tables(&world).await, before);
@@ -72,7 +68,7 @@ async fn remaining_never_leaves_its_bounds() {
     write(&mut lane, &[opened(&world, &voucher, 1, 1)], 0, 1).await.unwrap();
     for remaining in [-1, 2] {
         let forged = [event(&voucher, 2, remaining, confirmed(world.order_id(&voucher, "ann", None), "ann", 0))];
-        let WriteError::Database(error) = write(&mut lane, &forged, 1, 2).await.unwrap_err() else { panic!("not a constraint") };
+        let error = write(&mut lane, &forged, 1, 2).await.unwrap_err();
         assert!(error.to_string().contains("vouchers_conservation"), "{error}");
     }
 }
@@ -84,7 +80,7 @@ async fn text_that_cannot_be_stored_is_no_matter_of_trying_again() {
     let mut lane = session(&world, 0).await;
     let forged =
         [opened(&world, &voucher, 1, 1), event(&voucher, 2, 0, confirmed(world.order_id(&voucher, "a", None), "a\0", 0))];
-    let WriteError::Database(error) = write(&mut lane, &forged, 0, 2).await.unwrap_err() else { panic!("not an error") };
+    let error = write(&mut lane, &forged, 0, 2).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Wrong, "{error}");
 }
 
@@ -96,7 +92,7 @@ async fn a_position_that_moved_refuses_the_batch() {
     write(&mut lane, &[opened(&world, &voucher, 1, 1)], 0, 1).await.unwrap();
     let late = world.voucher_id();
     let refused = write(&mut frozen, &[opened(&world, &late, 1, 1)], 0, 1).await;
-    assert!(matches!(refused, Err(WriteError::Rows { table: "lane_positions", expected: 1, written: 0 })), "{refused:?}");
+    assert!(matches!(refused, Err(DatabaseError::Rows { table: "lane_positions", expected: 1, written: 0 })), "{refused:?}");
     assert!(!tables(&world).await.vouchers.contains_key(&late));
 }
 
@@ -147,7 +143,7 @@ async fn a_voucher_of_another_partition_is_neither_overwritten_nor_opened_twice(
     let mut lane = session(&world, 1).await;
     let transaction = lane.begin().await.unwrap();
     let refused = transaction.write(&state, &[other], 0, 1, &[]).await;
-    assert!(matches!(refused, Err(WriteError::VoucherTaken)), "{refused:?}");
+    assert!(matches!(refused, Err(DatabaseError::VoucherTaken)), "{refused:?}");
     drop(transaction);
     assert_eq!(tables(&world).await, before);
 }

@@ -2,8 +2,8 @@
 
 use domain::{Event, EventBody, OrderId, State, Timestamp, UserId, VoucherId};
 use infra::postgres::{
-    self,
-    lane::{LaneSession, LaneTransaction, Wanted, WriteError},
+    self, DatabaseError,
+    lane::{LaneSession, LaneTransaction, Wanted},
 };
 use testkit::World;
 
@@ -36,7 +36,7 @@ pub(crate) async fn tables(world: &World) -> State {
 }
 
 /// Folds `events` on what is in the tables, writes the outcome and commits.
-pub(crate) async fn write(session: &mut LaneSession, events: &[Event], expected: i64, next: i64) -> Result<State, WriteError> {
+pub(crate) async fn write(session: &mut LaneSession, events: &[Event], expected: i64, next: i64) -> Result<State, DatabaseError> {
     let transaction = session.begin().await?;
     let (_, mut state) = transaction.lock_and_read(&Wanted::by_events(events)).await?;
     events.iter().for_each(|event| state.evolve(event));

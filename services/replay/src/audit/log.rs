@@ -76,17 +76,17 @@ pub(super) struct Told {
 
 /// The requests below the cut, in order, as their events come. Of those that have passed only the offsets stay; they hardly have gaps, so
 /// the ranges are few whatever the log's length.
-struct Requests<I> {
-    from: I,
+struct Requests {
+    from: Box<dyn Iterator<Item = Result<LoggedRequest, ReplayError>>>,
     next: Option<LoggedRequest>,
     passed: Vec<Range<i64>>,
     /// Why they could not be read to their end.
     failed: Option<ReplayError>,
 }
 
-impl<I: Iterator<Item = Result<LoggedRequest, ReplayError>>> Requests<I> {
-    fn new(from: I) -> Self {
-        let mut requests = Self { from, next: None, passed: Vec::new(), failed: None };
+impl Requests {
+    fn new(from: impl Iterator<Item = Result<LoggedRequest, ReplayError>> + 'static) -> Self {
+        let mut requests = Self { from: Box::new(from), next: None, passed: Vec::new(), failed: None };
         requests.pass();
         requests
     }
@@ -174,13 +174,7 @@ struct Early {
 
 impl Told {
     /// Takes the events up to the one that answers the last request of the cut.
-    fn walk<I: Iterator<Item = Result<LoggedRequest, ReplayError>>>(
-        &mut self,
-        opened: &mut Opened,
-        cut: &Cut<'_>,
-        position: i64,
-        mut requests: Requests<I>,
-    ) -> Result<(), ReplayError> {
+    fn walk(&mut self, opened: &mut Opened, cut: &Cut<'_>, position: i64, mut requests: Requests) -> Result<(), ReplayError> {
         let partition = opened.events.partition;
         let early = Early { position, published: opened.published };
         let started = Instant::now();
@@ -209,10 +203,7 @@ impl Told {
         Ok(())
     }
 
-    fn take<I>(&mut self, cut: &Cut<'_>, early: &Early, requests: &mut Requests<I>, event: Event, offset: i64)
-    where
-        I: Iterator<Item = Result<LoggedRequest, ReplayError>>,
-    {
+    fn take(&mut self, cut: &Cut<'_>, early: &Early, requests: &mut Requests, event: Event, offset: i64) {
         let partition = event.partition;
         if event.request_offset >= early.position {
             if offset < early.published {
@@ -244,10 +235,7 @@ impl Told {
     }
 
     /// Each event must answer the next request that has none yet; gives that request.
-    fn answer<I>(&mut self, partition: i32, requests: &mut Requests<I>, event: &Event, offset: i64) -> Option<LoggedRequest>
-    where
-        I: Iterator<Item = Result<LoggedRequest, ReplayError>>,
-    {
+    fn answer(&mut self, partition: i32, requests: &mut Requests, event: &Event, offset: i64) -> Option<LoggedRequest> {
         let answers = event.request_offset;
         while let Some(skipped) = requests.offset().filter(|next| *next < answers) {
             let what =
@@ -333,7 +321,7 @@ mod tests {
         LoggedRequest { partition: 0, offset, appended_at: domain::Timestamp(0), request: None }
     }
 
-    fn requests(offsets: &[i64]) -> Requests<impl Iterator<Item = Result<LoggedRequest, ReplayError>>> {
+    fn requests(offsets: &[i64]) -> Requests {
         Requests::new(offsets.iter().map(|offset| Ok(unreadable(*offset))).collect::<Vec<_>>().into_iter())
     }
 

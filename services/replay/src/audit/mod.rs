@@ -13,6 +13,7 @@ mod verdict;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     ops::ControlFlow,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -33,7 +34,10 @@ use self::{
     redis::View,
     verdict::Findings,
 };
-use crate::{ReplayError, walk::on_threads};
+use crate::{
+    ReplayError,
+    walk::{blocking, side_by_side, whole},
+};
 
 /// Pause between two looks for a voucher that Redis does not have.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -131,17 +135,15 @@ async fn look(
 
     let in_redis = store.voucher_ids().await?;
     let (views, damaged) = read_redis(&store, &client, findings).await?;
-    let (for_log, for_events, partitions) = (connections.clone(), codec.clone(), audit.partitions);
-    let opened =
-        blocking(move || on_threads((0..partitions).collect(), |p| log::open(&for_log, &for_events, &runtime, p))).await?;
+    let (for_log, for_events) = (connections.clone(), codec.clone());
+    let opened = side_by_side(0..audit.partitions, move |p| log::open(&for_log, &for_events, &runtime, p)).await?;
     let snapshot = postgres::open(&client, &connections.topics.requests).await?;
-    let redis_seqs: HashMap<VoucherId, i64> = views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect();
+    let redis_seqs: Arc<HashMap<VoucherId, i64>> =
+        Arc::new(views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect());
     let (for_log, positions, patience) = (connections.clone(), snapshot.positions.clone(), options.patience);
-    let parts = blocking(move || {
-        on_threads(opened, |opened| {
-            let next_offset = positions.get(&opened.events.partition).copied();
-            told(&for_log, opened, &Cut { next_offset, redis_seqs: &redis_seqs, patience })
-        })
+    let parts = side_by_side(opened, move |opened| {
+        let next_offset = positions.get(&opened.events.partition).copied();
+        told(&for_log, opened, &Cut { next_offset, redis_seqs: &redis_seqs, patience })
     })
     .await?;
 
@@ -183,10 +185,6 @@ async fn look(
     postgres::compare_vouchers(&snapshot.vouchers, &state, findings);
     audit.order_rows = postgres::compare_orders(&client, state, findings).await?;
     Ok(())
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ReplayError> + Send + 'static) -> Result<T, ReplayError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ReplayError::Thread)?
 }
 
 /// Joins the states of different partitions, which share no voucher.
@@ -276,22 +274,20 @@ async fn dead_letters(
 ) -> Result<u64, ReplayError> {
     let connections = connections.clone();
     let requests = connections.topics.requests.clone();
-    let letters = blocking(move || {
+    let asked = connections.clone();
+    let partitions = blocking(move || Ok(partition_count(&asked, &asked.topics.dead_letters)?)).await?;
+    let read = move |partition| {
         let topic = &connections.topics.dead_letters;
-        let partitions: Vec<i32> = (0..partition_count(&connections, topic)?).collect();
-        let read = |partition| {
-            let mut reader = PartitionReader::open(&connections, topic, partition)?;
-            let ends = crate::walk::whole(&reader, topic, partition)?;
-            let mut places = Vec::new();
-            reader.read(0, ends.stable, &mut |record| {
-                places.push(place(&record.headers, &requests));
-                ControlFlow::Continue(())
-            })?;
-            Ok(places)
-        };
-        Ok(on_threads(partitions, read)?.concat())
-    })
-    .await?;
+        let mut reader = PartitionReader::open(&connections, topic, partition)?;
+        let ends = whole(&reader, topic, partition)?;
+        let mut places = Vec::new();
+        reader.read(0, ends.stable, &mut |record| {
+            places.push(place(&record.headers, &requests));
+            ControlFlow::Continue(())
+        })?;
+        Ok(places)
+    };
+    let letters = side_by_side(0..partitions, read).await?.concat();
     let mut found = BTreeSet::new();
     let mut count = 0;
     for letter in letters {

@@ -1,6 +1,6 @@
 //! What an audit says.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -8,8 +8,9 @@ use serde::Serialize;
 const NAMED: usize = 20;
 
 /// What differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Kind {
     /// A request below the lane's position has no event.
     RequestUnanswered,
@@ -50,13 +51,6 @@ pub enum Kind {
     /// A reservation is older than any request in flight, and nobody has published it.
     StaleReservation,
     DeadLetter,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = serde_json::to_value(self).ok();
-        f.write_str(word.as_ref().and_then(|w| w.as_str()).unwrap_or("difference"))
-    }
 }
 
 /// One thing that is not as the log says.

@@ -1,4 +1,4 @@
-//! Asks where the topics end: for recovery, for the lag, and for what is published for good. Two clients for the process, outside any group.
+//! Measures how far each lane is behind.
 
 use std::{
     collections::HashMap,
@@ -7,44 +7,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use events::Topics;
-use infra::{
-    config::Connections,
-    kafka::{ClientLog, LogError, client_config, watermarks},
-};
-use rdkafka::{config::FromClientConfigAndContext, consumer::BaseConsumer, error::KafkaError};
-
 use crate::Service;
 
-pub(crate) struct Probe {
-    any: BaseConsumer<ClientLog>,
-    committed: BaseConsumer<ClientLog>,
-    topics: Topics,
-}
-
-impl Probe {
-    pub(crate) fn new(connections: &Connections) -> Result<Self, KafkaError> {
-        let client = |isolation| {
-            let mut config = client_config(connections);
-            BaseConsumer::from_config_and_context(config.set("isolation.level", isolation), ClientLog)
-        };
-        let topics = connections.topics.clone();
-        Ok(Self { any: client("read_uncommitted")?, committed: client("read_committed")?, topics })
-    }
-
-    /// First offset still there, and offset of the next request. Blocks.
-    pub(crate) fn requests(&self, partition: i32) -> Result<(i64, i64), LogError> {
-        watermarks(&self.any, &self.topics.requests, partition)
-    }
-
-    /// Below this offset every event's transaction is decided for good. Blocks.
-    pub(crate) fn stable_events(&self, partition: i32) -> Result<i64, LogError> {
-        Ok(watermarks(&self.committed, &self.topics.events, partition)?.1)
-    }
-}
-
 /// Measures every lane's lag until the service is gone, also while a lane stands still.
-pub(crate) fn measure_lag(service: &Arc<Service>) -> std::io::Result<()> {
+pub(crate) fn start(service: &Arc<Service>) -> std::io::Result<()> {
     let service = Arc::downgrade(service);
     thread::Builder::new().name("lag".to_owned()).spawn(move || {
         let mut behind = HashMap::new();

@@ -179,14 +179,11 @@ fn random_logs_reach_every_event_and_every_reason() {
             reached.insert((event.body.name(), reason));
         }
     }
-    let expected = RefusalReason::ALL
-        .map(|reason| ("RequestRefused", reason.as_str()))
-        .into_iter()
-        .chain(RejectReason::ALL.map(|reason| ("OrderRejected", reason.as_str())))
-        .chain(OrderStatus::ALL.map(|status| ("RequestRepeated", status.as_str())))
-        .chain(
-            ["VoucherOpened", "VoucherChanged", "OrderConfirmed", "OrderPaid", "OrderCancelled", "OrderExpired"].map(|n| (n, "")),
-        );
+    let refused = RefusalReason::ALL.iter().map(|reason| ("RequestRefused", reason.as_str()));
+    let rejected = RejectReason::ALL.iter().map(|reason| ("OrderRejected", reason.as_str()));
+    let repeated = OrderStatus::ALL.iter().map(|status| ("RequestRepeated", status.as_str()));
+    let plain = ["VoucherOpened", "VoucherChanged", "OrderConfirmed", "OrderPaid", "OrderCancelled", "OrderExpired"];
+    let expected = refused.chain(rejected).chain(repeated).chain(plain.map(|name| (name, "")));
     let missing: Vec<_> = expected.filter(|expected| !reached.contains(expected)).collect();
     assert_eq!(missing, []);
 }
