@@ -1,7 +1,7 @@
-//! Where `order-requests` ended a moment ago: a thread asks Kafka a few times a second, so that no reader of an order waits for Kafka.
+//! Where `order-requests` ends: a thread asks Kafka a few times a second, so that a reader of an order asks nobody, and waits for the next
+//! answer only where everything hangs on it.
 
 use std::{
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -11,50 +11,34 @@ use infra::{
     kafka::{LogError, Probe, partition_count},
     shutdown::CancellationToken,
 };
-use parking_lot::Mutex;
+use tokio::{sync::watch, time::timeout};
 
-/// Pause between two rounds: as old as an end usually is.
+/// Pause between two rounds, and so the longest usual wait for an answer.
 const REFRESH: Duration = Duration::from_millis(250);
 
 /// Rounds between two looks at the number of partitions, which seldom grows: 30 s.
 const ROUNDS_A_COUNT: u32 = 120;
 
-/// An end older than this says too little about now.
-const MAX_AGE: Duration = Duration::from_secs(2);
+/// For an answer that was asked for after the reader came.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The ends of all partitions, all read after one instant.
 #[derive(Debug, Default)]
-pub(crate) struct LogEnds {
+struct LogEnds {
     since: Option<Instant>,
     ends: Vec<i64>,
 }
 
-impl LogEnds {
-    #[cfg(test)]
-    pub(crate) fn of(ends: Vec<i64>) -> Self {
-        Self { since: Some(Instant::now()), ends }
-    }
-
-    /// The offset of the partition's next record; `None` where it is not known, or was read too long ago.
-    pub(crate) fn end(&self, partition: i32) -> Option<i64> {
-        self.since.filter(|since| since.elapsed() <= MAX_AGE)?;
-        self.ends.get(usize::try_from(partition).ok()?).copied()
-    }
-}
-
 /// Keeps the ends current until it is stopped.
-#[derive(Clone, Default)]
-pub(crate) struct LogEndsReader {
-    latest: Arc<Mutex<Arc<LogEnds>>>,
-}
+#[derive(Clone)]
+pub(crate) struct LogEndsReader(watch::Receiver<LogEnds>);
 
 impl LogEndsReader {
     /// Starts the thread. It ends soon after `stop`.
     pub(crate) fn start(connections: &Connections, stop: CancellationToken) -> anyhow::Result<Self> {
         let probe = Probe::new(connections)?;
         let (connections, topic) = (connections.clone(), connections.topics.requests.clone());
-        let reader = Self::default();
-        let writer = reader.clone();
+        let (latest, reader) = watch::channel(LogEnds::default());
         thread::Builder::new().name("log-ends".to_owned()).spawn(move || {
             let mut partitions = 0;
             for round in 0_u32.. {
@@ -68,17 +52,22 @@ impl LogEndsReader {
                     ends(&probe, partitions)
                 };
                 match read() {
-                    Ok(ends) => *writer.latest.lock() = Arc::new(ends),
+                    Ok(ends) => drop(latest.send_replace(ends)),
                     Err(error) => tracing::debug!(%error, "cannot read where the log ends"),
                 }
                 thread::sleep(REFRESH);
             }
         })?;
-        Ok(reader)
+        Ok(Self(reader))
     }
 
-    pub(crate) fn latest(&self) -> Arc<LogEnds> {
-        Arc::clone(&self.latest.lock())
+    /// The offset of the partition's next record, asked for at or after this instant: everything acknowledged before is below it. `None`: Kafka
+    /// did not say so in time.
+    pub(crate) async fn end(&self, partition: i32, after: Instant) -> Option<i64> {
+        let mut latest = self.0.clone();
+        let is_fresh = |ends: &LogEnds| ends.since.is_some_and(|since| since >= after);
+        let ends = timeout(PATIENCE, latest.wait_for(is_fresh)).await.ok()?.ok()?;
+        ends.ends.get(usize::try_from(partition).ok()?).copied()
     }
 }
 
@@ -92,14 +81,19 @@ fn ends(probe: &Probe, partitions: i32) -> Result<LogEnds, LogError> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_old_end_is_no_end() {
-        let ends = |age: Duration| LogEnds { since: Instant::now().checked_sub(age), ends: vec![3, 4] };
+    #[tokio::test]
+    async fn an_end_that_was_read_before_is_no_end() {
+        let before = Instant::now();
+        let (latest, reader) = watch::channel(LogEnds { since: Some(before), ends: vec![3, 4] });
+        let reader = LogEndsReader(reader);
+        let after = before + Duration::from_millis(1);
         assert_eq!(
-            (ends(Duration::ZERO).end(1), ends(Duration::ZERO).end(2), ends(Duration::ZERO).end(-1)),
+            (reader.end(1, before).await, reader.end(2, before).await, reader.end(-1, before).await),
             (Some(4), None, None)
         );
-        assert_eq!(ends(MAX_AGE).end(1), None);
-        assert_eq!(LogEnds::default().end(0), None);
+        let (waited, ()) = tokio::join!(reader.end(1, after), async {
+            latest.send_replace(LogEnds { since: Some(after), ends: vec![3, 5] });
+        });
+        assert_eq!(waited, Some(5));
     }
 }

@@ -1,9 +1,9 @@
 //! What became of an order: its reservation in Redis first, then the orders table (the other way round has a gap between the two).
 //!
 //! "There is no such order" is said only where that is certain: the gate is ready, and the lane has decided everything that was in the log
-//! before we looked. Otherwise the answer is "ask again".
+//! when we were asked. Otherwise the answer is "ask again".
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::{Order, OrderId, UserId, VoucherId};
 use infra::redis::{Gate, Reservation};
@@ -56,8 +56,7 @@ pub(crate) async fn find(
     if !order.belongs_to(voucher) {
         return Found::None;
     }
-    // Before everything else: an order that was in the log by then is decided once the lane is beyond this end.
-    let ends = servers.log_ends();
+    let asked = Instant::now();
     let reservation = servers.reservation(voucher, order).await;
     let belongs = |row: &Order| row.user_id == *user && row.voucher_id == *voucher;
     if let Ok(Some(reservation)) = reservation {
@@ -91,7 +90,8 @@ pub(crate) async fn find(
         },
         Err(_) => return Found::Away(Server::Redis),
     };
-    let Some(end) = ends.end(partition) else { return Found::Away(Server::Kafka) };
+    // What was acknowledged before we were asked is below this end, so it is decided once the lane is beyond it.
+    let Some(end) = servers.log_end(partition, asked).await else { return Found::Away(Server::Kafka) };
     match servers.next_offset(partition).await {
         Ok(next) if next >= end => {}
         Ok(_) => return Found::AskAgain,

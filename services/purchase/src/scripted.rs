@@ -1,6 +1,10 @@
 //! Servers that answer as a test tells them, and remember what they were asked.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use domain::{
     Money, Order, OrderId, OrderKey, OrderStatus, Request, RequestBody, Terms, Timestamp, UserId, Voucher, VoucherId,
@@ -16,7 +20,6 @@ use publish::Delivery;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    log_ends::LogEnds,
     metrics::Metrics,
     purchase::{Purchases, Try},
     servers::{Sending, Servers},
@@ -109,8 +112,8 @@ impl Servers for Scripted {
         self.0.lock().next_offset.ok_or_else(no_rows)
     }
 
-    fn log_ends(&self) -> Arc<LogEnds> {
-        Arc::new(LogEnds::of(self.0.lock().ends.clone()))
+    async fn log_end(&self, partition: i32, _: Instant) -> Option<i64> {
+        self.0.lock().ends.get(partition as usize).copied()
     }
 }
 

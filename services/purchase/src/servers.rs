@@ -1,6 +1,6 @@
 //! What a purchase needs of Redis, Kafka and Postgres, as one interface: the rules above it are tested against servers that fail on command.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, time::Instant};
 
 use domain::{Order, OrderId, Request, UserId, Voucher, VoucherId};
 use infra::{
@@ -9,7 +9,7 @@ use infra::{
 };
 use publish::{Delivery, RequestProducer};
 
-use crate::log_ends::{LogEnds, LogEndsReader};
+use crate::log_ends::LogEndsReader;
 
 /// What becomes of a request that was handed over; dropping it does not take the request back.
 pub(crate) type Sending = Pin<Box<dyn Future<Output = Delivery> + Send>>;
@@ -46,8 +46,8 @@ pub(crate) trait Servers: Send + Sync + 'static {
     /// The first offset of `order-requests` that this partition's lane has not decided.
     fn next_offset(&self, partition: i32) -> impl Future<Output = Result<i64, DatabaseError>> + Send;
 
-    /// Where `order-requests` ended a moment ago.
-    fn log_ends(&self) -> Arc<LogEnds>;
+    /// Where a partition of `order-requests` ends, asked for at or after this instant; `None`: Kafka does not say so in time.
+    fn log_end(&self, partition: i32, after: Instant) -> impl Future<Output = Option<i64>> + Send;
 }
 
 /// The real ones.
@@ -99,7 +99,7 @@ impl Servers for RealServers {
         Ok(postgres::next_offset(&self.pool, &self.requests_topic, partition).await?.unwrap_or(0))
     }
 
-    fn log_ends(&self) -> Arc<LogEnds> {
-        self.log_ends.latest()
+    async fn log_end(&self, partition: i32, after: Instant) -> Option<i64> {
+        self.log_ends.end(partition, after).await
     }
 }
