@@ -3,6 +3,7 @@
 mod input;
 mod problem;
 mod server;
+mod stream;
 
 use std::{sync::Arc, time::Instant};
 

@@ -1,4 +1,5 @@
-//! Accepts connections: bounded in number, in the time a request's head may take and in the head's size (axum's own loop bounds none of them).
+//! Accepts connections: bounded in number, in the time a request's head may take, in the head's size and in the time its answer may lie unread
+//! (axum's own loop bounds none of them).
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -15,11 +16,16 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+use super::stream::Stream;
+
 /// Connections at one moment; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// A request's head arrives within this; it is also how long a connection may idle.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Nothing of an answer is taken for this long: a peer that never reads would keep its connection for ever, and hold up the service's end.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Largest head in bytes: the longest token and as much again.
 const MAX_HEAD: usize = 16 * 1024;
@@ -70,7 +76,7 @@ async fn connection(stream: TcpStream, permit: OwnedSemaphorePermit, router: Rou
         .max_buf_size(MAX_HEAD)
         // Else a request whose sender hangs up at once is thrown away before its call is even begun.
         .half_close(true)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Stream::new(stream, WRITE_PATIENCE)), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     let ended = match stop.run_until_cancelled(connection.as_mut()).await {
         Some(ended) => ended,
