@@ -3,6 +3,7 @@
 mod apart;
 mod lane;
 mod rebuild;
+mod returns;
 mod settle;
 mod stage;
 mod sweep;
