@@ -262,7 +262,7 @@ mod tests {
         let id = "0190b8a0-0000-8000-8000-000000000000";
         let order = Subject::Order(OrderId::parse(id).unwrap());
         assert_eq!(named_in(&format!("order {id}: quantity is 2, by the log 1")), order);
-        assert_eq!(named_in(&format!("partition 1: event 3: body is {{\"order_id\":\"{id}\"}}, by the rules")), Subject::Whole);
+        assert_eq!(named_in(&format!("partition 1: event 3: body is {{\"order_id\":\"{id}\"}}, by the rules")), order);
         assert_eq!(named_in("voucher v-1: stock is 3 in Redis"), Subject::Voucher(VoucherId::parse("v-1").unwrap()));
         assert_eq!(named_in("a dead letter does not say where its record was found"), Subject::Whole);
     }
