@@ -48,8 +48,9 @@ pub struct Kind {
 /// All kinds.
 pub fn kinds() -> &'static [Kind] {
     static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
-        let families: [&[Kind]; 7] = [
+        let families: [&[Kind]; 8] = [
             faults::processes::KINDS,
+            faults::crashes::KINDS,
             faults::network::KINDS,
             faults::kafka::KINDS,
             faults::redis::KINDS,

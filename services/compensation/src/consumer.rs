@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::Context;
 use infra::{
+    crash,
     kafka::{GroupConsumer, Rebalance},
     shutdown::CancellationToken,
     start,
@@ -292,6 +293,7 @@ impl Member {
         if list.count() == 0 {
             return;
         }
+        crash::point("compensation.commit");
         if let Err(problem) = self.consumer.commit(&list, mode) {
             tracing::warn!(%problem, "offsets of the group were not committed; their events are answered SKIP when they come again");
         }

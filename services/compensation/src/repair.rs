@@ -19,6 +19,7 @@ use std::{
 use anyhow::Context;
 use domain::{Event, Voucher, VoucherId};
 use infra::{
+    crash,
     kafka::{LogError, PartitionReader, Probe, Record},
     postgres,
     redis::{Settle, StoreError, VoucherInRedis},
@@ -206,8 +207,12 @@ impl Repairs {
             Err(StoreError::Damaged { .. }) => work.reset = true,
             Err(problem) => return Err(problem.into()),
         }
+        crash::point("compensation.fence");
         match store.raise_fence(voucher, row.terms.partition, &Uuid::new_v4().to_string(), work.reset).await {
-            Ok(fenced) => Ok(Some(fenced)),
+            Ok(fenced) => {
+                crash::point("compensation.fenced");
+                Ok(Some(fenced))
+            }
             Err(StoreError::Damaged { problem, .. }) => {
                 work.reset = true;
                 work.again(&partition, voucher, &problem);
@@ -285,7 +290,9 @@ impl Repairs {
         if fence.behind || waits {
             return Ok(());
         }
+        crash::point("compensation.open");
         if store.open_gate(voucher, &fence.epoch, needed).await? {
+            crash::point("compensation.opened");
             partition.service.metrics.opened.inc();
             tracing::info!(%voucher, reason = work.reason.as_str(), seq = found.seq, "gate opened");
             self.end(voucher, Some(found.seq));
@@ -319,6 +326,7 @@ impl Repairs {
             }
         }
         let answers = settle_all(&partition.service.store, &events, &partition.stop).await?;
+        crash::point("compensation.replayed");
         for ((event, _), answer) in events.iter().zip(answers) {
             self.take_note(event, &answer);
         }

@@ -9,6 +9,7 @@ use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 use domain::{Event, EventBody, VoucherId};
 use events::{Codec, DecodeError};
 use infra::{
+    crash,
     redis::{Settle, Store, StoreError},
     shutdown::CancellationToken,
 };
@@ -78,7 +79,9 @@ async fn settle_batch(partition: &Partition, batch: &[Raw]) -> Result<(), Halt> 
             }
         }
     }
+    crash::point("compensation.read");
     let answers = settle_all(&partition.service.store, &events, &partition.stop).await?;
+    crash::point("compensation.settled");
     for ((event, _), answer) in events.iter().zip(&answers) {
         take_note(partition, event, answer);
     }

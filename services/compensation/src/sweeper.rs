@@ -12,7 +12,7 @@ use std::{
 
 use domain::{OrderId, Request, RequestBody, VoucherId};
 use infra::{
-    postgres,
+    crash, postgres,
     redis::{Reservation, StoreError},
 };
 use publish::Delivery;
@@ -153,8 +153,10 @@ impl Sweeper {
             return Ok(false);
         }
         for suspect in self.suspects.get(voucher).into_iter().flat_map(|suspects| &suspects.reservations) {
-            let mine = store.sweep(voucher, &suspect.order_id, suspect.stamp).await?;
-            taken.extend(mine.map(|mine| (voucher.clone(), mine)));
+            if let Some(mine) = store.sweep(voucher, &suspect.order_id, suspect.stamp).await? {
+                crash::point("compensation.taken");
+                taken.push((voucher.clone(), mine));
+            }
         }
         Ok(true)
     }
@@ -177,6 +179,7 @@ impl Sweeper {
         for (order, delivery) in sent {
             match delivery.await {
                 Ok(Delivery::Persisted { partition, offset }) => {
+                    crash::point("compensation.swept");
                     service.metrics.swept.inc();
                     tracing::info!(%order, partition, offset, "an orphaned reservation was published");
                 }

@@ -13,6 +13,7 @@ use std::{
 
 use events::{Codec, DecodeError};
 use infra::{
+    crash,
     kafka::PartitionReader,
     postgres::{
         OutRecord,
@@ -259,6 +260,7 @@ impl Lane {
     fn seek(&mut self, offset: i64) -> Phase {
         self.beat.end();
         (self.log, self.fold_from) = (None, None);
+        crash::point("orders.seek");
         let Some(Answer::Sought(seek)) = self.mailbox.ask(Question::Seek(offset)) else { return Phase::Ended };
         self.expected = offset;
         self.seek = seek;
@@ -315,9 +317,11 @@ impl Lane {
         if !self.is_published_for_good()? {
             return Ok(Phase::Ended);
         }
+        crash::point("orders.stable");
 
         let started = Instant::now();
         let (records, events) = self.decide_in_transaction(batch, &decoded)?;
+        crash::point("orders.committed");
         self.service.metrics.step("decide", started.elapsed());
         self.unreadable_in_a_row = decoded.unreadable_in_a_row;
         for event in &events {
@@ -382,6 +386,7 @@ impl Lane {
             let topics = &service.config.connections.topics;
             let decision = decide_batch::decide_all(&service.codec, topics, &batch.records, decoded, &mut facts)?;
             transaction.write(&facts, &decision.events, expected, end, &decision.records).await?;
+            crash::point("orders.decided");
             Ok(decision)
         })?;
         Ok((decision.records, decision.events.iter().map(|e| e.body.name()).collect()))
@@ -389,10 +394,14 @@ impl Lane {
 
     fn publish(&mut self, records: &[OutRecord], next_offset: i64, is_recovery: bool) -> Result<Phase, LaneError> {
         let Some(producer) = &self.producer else { return Ok(Phase::NewProducer) };
+        if is_recovery {
+            crash::point("orders.republish");
+        }
         let started = Instant::now();
         // The newest that the consumer has handed over, which is that of the revoke where there is one.
         let metadata = self.mailbox.metadata();
         self.unstable_below = Some(producer.publish(records, next_offset, &metadata)?);
+        crash::point("orders.published");
         self.service.metrics.step("publish", started.elapsed());
         if is_recovery {
             tracing::info!(records = records.len(), next_offset, "published what Postgres had and the log had not");

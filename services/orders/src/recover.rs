@@ -13,6 +13,7 @@ use std::{
 use domain::{Event, EventBody, State};
 use events::DecodeError;
 use infra::{
+    crash,
     kafka::{Ends, PartitionReader, Record},
     postgres::{
         OutRecord,
@@ -72,6 +73,7 @@ impl Lane {
     pub(crate) fn recover(&mut self) -> Result<Phase, LaneError> {
         let position = self.with_database(async |session| session.position().await)?;
         self.mailbox.set_position(position.next_offset);
+        crash::point("orders.recover");
         let mut log = match self.log.take() {
             Some(log) => log,
             None => {
@@ -142,6 +144,7 @@ impl Lane {
             return Err(LaneError::CannotFold { request_offset: next_offset, voucher: None, problem });
         };
         self.write_folded(&events, next_offset, upto)?;
+        crash::point("orders.folded");
         tracing::info!(from = next_offset, upto, answered, "folded events that Postgres had lost");
         self.service.metrics.folded.inc_by(events.len() as u64);
         self.fold_from = Some((upto, last + 1));

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use infra::{config::Connections, kafka, postgres::OutRecord};
+use infra::{config::Connections, crash, kafka, postgres::OutRecord};
 use parking_lot::Mutex;
 use rdkafka::{
     ClientContext, Message, Offset, TopicPartitionList,
@@ -153,11 +153,13 @@ impl LaneProducer {
     ) -> Result<i64, TransactionError> {
         let until = self.begin()?;
         records.iter().try_for_each(|record| self.send(record, until))?;
+        crash::point("orders.sent");
         let mut offsets = TopicPartitionList::with_capacity(1);
         offsets.add_partition_offset(&self.requests, self.partition, Offset::Offset(next_offset)).map_err(failed("offset"))?;
         self.send_offsets(offsets, metadata, until)?;
         // All records are in the log then, undecided.
         self.wait_until_acknowledged(until)?;
+        crash::point("orders.prepared");
         self.commit(until)?;
         Ok(self.producer.context().current.lock().end)
     }

@@ -10,7 +10,10 @@ use std::{
 };
 
 use domain::{Order, OrderId, OrderStatus, Request, RequestBody, Timestamp, UserId, VoucherId};
-use infra::redis::{Refusal, Reserve, StoreError};
+use infra::{
+    crash,
+    redis::{Refusal, Reserve, StoreError},
+};
 use parking_lot::Mutex;
 use publish::Delivery;
 use rand::Rng;
@@ -98,12 +101,14 @@ impl<S: Servers> Purchases<S> {
 
     /// One purchase to its answer. Must not be dropped half-way: the caller spawns it.
     pub(crate) async fn purchase(self: Arc<Self>, wanted: Try, slot: Slot) -> Answer {
+        crash::point("purchase.asked");
         let token = Uuid::new_v4().simple().to_string();
         let reserve = self.servers.reserve(&wanted.voucher, &wanted.order, &wanted.user, wanted.quantity, &token);
         let answer = match self.metrics.time("reserve", reserve).await {
             Ok(answer) => answer,
             Err(error) => return self.store_failed(&error),
         };
+        crash::point("purchase.reserved");
         if !matches!(answer, Reserve::UnknownVoucher) {
             self.vouchers.met(&wanted.voucher);
         }
@@ -182,6 +187,7 @@ impl<S: Servers> Purchases<S> {
     ) -> Answer {
         let request = request(wanted, requested_at);
         let mut sending = self.servers.send(partition, &request);
+        crash::point("purchase.sent");
         let sent = tokio::time::timeout(self.ack_deadline, &mut sending);
         match self.metrics.time("publish", sent).await {
             Ok(Delivery::Persisted { .. }) => self.remember(wanted.order),
@@ -198,6 +204,7 @@ impl<S: Servers> Purchases<S> {
             }
             Err(_) => self.publish_behind(partition, request, Some(sending), slot),
         }
+        crash::point("purchase.published");
         Answer::Accepted(None)
     }
 
@@ -207,6 +214,7 @@ impl<S: Servers> Purchases<S> {
         let pending = self.unacknowledged.pending(slot);
         self.tasks.spawn(async move {
             let mut sending = sending.unwrap_or_else(|| this.servers.send(partition, &request));
+            crash::point("purchase.behind");
             let mut pause = AGAIN_FIRST;
             while !matches!(sending.await, Delivery::Persisted { .. }) {
                 let jitter = rand::rng().random_range(0.5..1.0);
@@ -229,7 +237,10 @@ impl<S: Servers> Purchases<S> {
 
     /// Gives the reservation back. Where that fails it stays, and the sweeper publishes it.
     async fn release(&self, wanted: &Try, token: &str) {
-        match self.servers.release(&wanted.voucher, &wanted.order, token).await {
+        crash::point("purchase.release");
+        let released = self.servers.release(&wanted.voucher, &wanted.order, token).await;
+        crash::point("purchase.released");
+        match released {
             Ok(true) => {
                 self.metrics.released.inc();
             }
@@ -253,8 +264,9 @@ impl<S: Servers> Purchases<S> {
 
     /// The order of this try, if it was decided before.
     async fn decided(&self, wanted: &Try) -> Result<Option<Order>, Answer> {
-        let row = self.servers.order_row(&wanted.order);
-        self.metrics.time("look_up", row).await.map_err(|error| database_failed(&error))
+        let row = self.metrics.time("look_up", self.servers.order_row(&wanted.order)).await;
+        crash::point("purchase.looked_up");
+        row.map_err(|error| database_failed(&error))
     }
 }
 

@@ -44,6 +44,11 @@ struct Files {
 }
 
 impl World {
+    /// Where files make this world's services die: [`infra::crash`]. There only once a test has made it.
+    pub fn crash_points(&self) -> PathBuf {
+        devstack::kept_logs().join(format!("{}-crash-points", self.connections().prefix))
+    }
+
     /// Starts `doorbuster run NAME` in this world and waits until it is ready. `more`: variables on top of [`World::env_vars`].
     pub fn start_service(&self, name: &str, more: &[(&str, &str)]) -> Service {
         let service = self.launch_service(name, name, more);
@@ -69,6 +74,7 @@ impl World {
             program.env.push(("DOORBUSTER_PURCHASE_LISTEN".to_owned(), format!("127.0.0.1:{port}")));
         }
         program.env.push(("DOORBUSTER_READY_FILE".to_owned(), ready_file.to_string_lossy().into_owned()));
+        program.env.push(("DOORBUSTER_CRASH_POINTS".to_owned(), self.crash_points().to_string_lossy().into_owned()));
         program.env.extend(more.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
         let process = Supervised::start(program.clone()).expect("a service can be started");
         let files = Files { log: process.log().to_path_buf(), ready: ready_file, folder };

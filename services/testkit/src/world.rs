@@ -77,6 +77,12 @@ impl WorldBuilder {
         self
     }
 
+    /// Another Postgres than the shared one, `postgresql://user@host:port/database`; worlds have databases of their own in it.
+    pub fn postgres(mut self, url: &str) -> Self {
+        self.postgres = Some(url.to_owned());
+        self
+    }
+
     /// Other servers than the shared ones, all four.
     pub fn servers(self, servers: &Endpoints) -> Self {
         let Endpoints { kafka, redis, postgres, registry } = servers.clone();

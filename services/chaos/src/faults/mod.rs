@@ -1,5 +1,6 @@
 //! The faults, one file a family: each a table of kinds, then how they are made.
 
+pub(crate) mod crashes;
 pub(crate) mod everything;
 pub(crate) mod kafka;
 pub(crate) mod network;
