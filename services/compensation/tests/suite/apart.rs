@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use domain::EventBody;
+use domain::{EventBody, RequestBody};
 use infra::redis::Gate;
 use rdkafka::{
     Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer},
     producer::{BaseProducer, BaseRecord, Producer},
 };
+use testkit::voucher_request;
 
 use crate::stage::Stage;
 
@@ -157,6 +158,25 @@ async fn the_groups_offset_comes_past_markers_and_aborted_records() {
     service.stop().await;
 }
 
+/// As after a commit that was refused without a word: the group has less than the member believes. Offsets from outside any generation are
+/// the ones Kafka takes from anybody.
+async fn rewind(stage: &Stage, partition: i32) {
+    let connections = stage.world.connections().clone();
+    let rewind = move || {
+        let mut config = infra::kafka::client_config(&connections);
+        let outsider: BaseConsumer = config.clone().set("group.id", connections.group("compensation")).create().unwrap();
+        let producer: BaseProducer = config.set("transactional.id", connections.group("rewind")).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&connections.topics.events, partition, Offset::Offset(0)).unwrap();
+        let limit = Duration::from_secs(20);
+        producer.init_transactions(limit).unwrap();
+        producer.begin_transaction().unwrap();
+        producer.send_offsets_to_transaction(&list, &outsider.group_metadata().unwrap(), limit).unwrap();
+        producer.commit_transaction(limit).unwrap();
+    };
+    tokio::task::spawn_blocking(rewind).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_offset_that_the_group_does_not_have_is_committed_again() {
     let stage = Stage::new().await;
@@ -166,23 +186,34 @@ async fn an_offset_that_the_group_does_not_have_is_committed_again() {
     stage.wait_ready(&voucher).await;
     stage.wait("the group has the offset", async || committed(&stage, 0).is_some_and(|offset| offset > 0)).await;
     let settled = committed(&stage, 0);
-
-    // As after a commit that was refused without a word: the group has less than the member believes. Offsets from outside any
-    // generation are the ones Kafka takes from anybody.
-    let connections = stage.world.connections().clone();
-    let rewind = move || {
-        let mut config = infra::kafka::client_config(&connections);
-        let outsider: BaseConsumer = config.clone().set("group.id", connections.group("compensation")).create().unwrap();
-        let producer: BaseProducer = config.set("transactional.id", connections.group("rewind")).create().unwrap();
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&connections.topics.events, 0, Offset::Offset(0)).unwrap();
-        let limit = Duration::from_secs(20);
-        producer.init_transactions(limit).unwrap();
-        producer.begin_transaction().unwrap();
-        producer.send_offsets_to_transaction(&list, &outsider.group_metadata().unwrap(), limit).unwrap();
-        producer.commit_transaction(limit).unwrap();
-    };
-    tokio::task::spawn_blocking(rewind).await.unwrap();
+    rewind(&stage, 0).await;
     stage.wait("the group has the offset again", async || committed(&stage, 0) == settled).await;
+    service.stop().await;
+}
+
+/// An event that is read while Redis stands still is in no commit, however often the group's offsets are committed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offset_is_committed_only_behind_what_is_settled() {
+    let stage = Stage::new().await;
+    let service = stage.run(&[]);
+    let mut lane = stage.lane(0).await;
+    let voucher = stage.publish(&mut lane, 5, 1).await;
+    stage.wait_ready(&voucher).await;
+    stage.wait("the group has the offset", async || committed(&stage, 0).is_some_and(|offset| offset > 0)).await;
+    let settled = committed(&stage, 0);
+    stage.redis.pause().expect("it runs");
+    let refused = voucher_request(&voucher, RequestBody::VoucherPaused { expected_terms_version: 9 });
+    let refused = lane.request(refused).await;
+    for event in lane.decide(&[refused]).await {
+        lane.publish(&event).await;
+    }
+    for _ in 0..3 {
+        rewind(&stage, 0).await;
+        stage.wait("another round of commits", async || committed(&stage, 0).is_some_and(|offset| offset > 0)).await;
+        assert_eq!(committed(&stage, 0), settled);
+    }
+    stage.redis.resume().expect("it is paused");
+    stage.wait("the event to be settled and committed", async || committed(&stage, 0) > settled).await;
+    stage.wait_equal(&lane, &voucher).await;
     service.stop().await;
 }

@@ -11,4 +11,5 @@ mod payments;
 mod recovery;
 mod running;
 mod sequence;
+mod stable;
 mod waiting;
