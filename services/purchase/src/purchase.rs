@@ -127,7 +127,7 @@ impl<S: Servers> Purchases<S> {
                 let same = Try { quantity, ..wanted };
                 self.publish(&same, requested_at, partition, None, slot).await
             }
-            Reserve::OtherQuantity { quantity } => Answer::OtherQuantity(quantity),
+            Reserve::OtherQuantity { quantity } => self.reserved_otherwise(&wanted, quantity).await,
             Reserve::Refused { refusal, held: 0 } => Answer::Refused(refusal),
             Reserve::Refused { refusal, held: _ } => self.refused_a_holder(&wanted, refusal).await,
             Reserve::NotReady { .. } => Answer::NotReady,
@@ -147,6 +147,14 @@ impl<S: Servers> Purchases<S> {
             Ok(Some(order)) => from_row(wanted, &order),
             Ok(None) => Answer::Refused(refusal),
             Err(away) => away,
+        }
+    }
+
+    /// Reserved, for another quantity. Where that is itself a repeat with a wrong quantity of an order decided before, the order stands.
+    async fn reserved_otherwise(&self, wanted: &Try, quantity: i64) -> Answer {
+        match self.decided(wanted).await {
+            Ok(Some(order)) => from_row(wanted, &order),
+            Ok(None) | Err(_) => Answer::OtherQuantity(quantity),
         }
     }
 

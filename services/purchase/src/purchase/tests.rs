@@ -139,9 +139,17 @@ async fn an_acknowledgement_behind_the_answer_is_remembered_too() {
 
 #[tokio::test]
 async fn another_quantity_is_refused_and_changes_nothing() {
-    let run = Run::on(Script { reserve: answers([Reserve::OtherQuantity { quantity: 2 }]), ..Script::default() });
-    assert_eq!(run.buy().await, Answer::OtherQuantity(2));
-    assert_eq!(run.calls(), ["reserve"]);
+    for (row, answer) in [
+        (Some(None), Answer::OtherQuantity(2)),
+        (None, Answer::OtherQuantity(2)),
+        // The reservation is the repeat with a wrong quantity, the row the order.
+        (Some(Some(order(1, OrderStatus::Confirmed))), Answer::Accepted(Some(OrderStatus::Confirmed))),
+    ] {
+        let reserve = answers([Reserve::OtherQuantity { quantity: 2 }]);
+        let run = Run::on(Script { reserve, order: row, ..Script::default() });
+        assert_eq!(run.buy().await, answer);
+        assert_eq!(run.calls(), ["reserve", "order"]);
+    }
 }
 
 #[tokio::test]
