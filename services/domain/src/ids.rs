@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// Why a text is not the id it was taken for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
-    /// A voucher id is 1 to 64 characters of `[A-Za-z0-9._:-]`, so that it cannot break a Redis hash tag or a path.
+    /// A voucher id is 1 to 64 characters of `[A-Za-z0-9._:-]`, other than `.` and `..`, so that it cannot break a Redis hash tag or a path.
     #[error("a voucher id is 1 to 64 characters of A-Z a-z 0-9 . _ : -, but got {0:?}")]
     Voucher(String),
     /// A user id is 1 to 128 bytes of text without control characters.
@@ -39,7 +39,7 @@ macro_rules! printed {
 }
 printed!(VoucherId, UserId, OrderId);
 
-/// The name of a voucher: 1 to 64 characters of `[A-Za-z0-9._:-]`.
+/// The name of a voucher: 1 to 64 characters of `[A-Za-z0-9._:-]`, other than `.` and `..`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VoucherId(String);
@@ -50,8 +50,10 @@ impl VoucherId {
 
     /// Accepts `text` unchanged or refuses it.
     pub fn parse(text: &str) -> Result<Self, InvalidId> {
-        let fits =
-            (1..=Self::MAX_LEN).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
+        let fits = (1..=Self::MAX_LEN).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
+            // Clients and proxies tidy such a part of a path away.
+            && ![".", ".."].contains(&text);
         if fits { Ok(Self(text.to_owned())) } else { Err(InvalidId::Voucher(text.chars().take(80).collect())) }
     }
 
@@ -205,7 +207,7 @@ mod tests {
     fn voucher_ids_are_bounded_and_cannot_break_a_hash_tag() {
         assert!(VoucherId::parse(&"x".repeat(64)).is_ok());
         assert!(VoucherId::parse("tickets:2026_v1.0-A").is_ok());
-        for bad in ["", "{v}", "a b", "a}", "ä", "a\0", "a/b", &"x".repeat(65)] {
+        for bad in ["", ".", "..", "{v}", "a b", "a}", "ä", "a\0", "a/b", &"x".repeat(65)] {
             assert!(VoucherId::parse(bad).is_err(), "{bad:?}");
         }
     }
