@@ -14,12 +14,12 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// The sources of all crates but this one, which is for tests only.
+/// The sources of all crates but the two that are for tests only.
 fn sources() -> Vec<(PathBuf, String)> {
     fn walk(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("tests") && !path.ends_with("testkit") {
+            if path.is_dir() && !["tests", "testkit", "chaos"].iter().any(|name| path.ends_with(name)) {
                 walk(&path, found);
             } else if path.extension().is_some_and(|e| e == "rs") {
                 found.push((path.clone(), fs::read_to_string(&path).unwrap()));
@@ -72,6 +72,7 @@ fn every_link_leads_to_a_file() {
     for document in [
         "README.md",
         "docs/ARCHITECTURE.md",
+        "docs/CHAOS.md",
         "docs/CONFIGURATION.md",
         "docs/METRICS.md",
         "schemas/README.md",
@@ -103,4 +104,30 @@ fn every_file_the_walkthrough_names_exists() {
         assert!(candidates.iter().any(|path| path.exists()), "docs/ARCHITECTURE.md names {name}, which is not there");
     }
     assert!(files > 10, "only {files} files are named");
+}
+
+/// In tables of `docs/CHAOS.md`, words in backticks are tests, or kinds of faults, which have hyphens.
+#[test]
+fn every_test_that_a_promise_names_exists() {
+    fn walk(folder: &Path, text: &mut String) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, text);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                *text += &fs::read_to_string(&path).unwrap();
+            }
+        }
+    }
+    let mut code = String::new();
+    walk(&root().join("services"), &mut code);
+    let chaos = read("docs/CHAOS.md");
+    let rows = chaos.lines().filter(|line| line.starts_with("| "));
+    let mut tests = 0;
+    for name in rows.flat_map(|row| row.split('`').skip(1).step_by(2)) {
+        let found = if name.contains('_') { code.contains(&format!("fn {name}()")) } else { code.contains(&format!("\"{name}\"")) };
+        assert!(found, "docs/CHAOS.md names {name}, which is not there");
+        tests += 1;
+    }
+    assert!(tests > 40, "only {tests} tests are named");
 }
