@@ -72,6 +72,15 @@ pub const POINTS: &[&str] = &[
     "compensation.swept",
 ];
 
+/// Whether every purchase, batch of requests or batch of events passes the point. The others are passed after a start, a loss, a refusal or
+/// a crash, and now and then.
+pub fn is_passed_often(point: &str) -> bool {
+    const SELDOM: [&str; 5] = ["purchase.release", "purchase.released", "orders.folded", "orders.seek", "purchase.behind"];
+    let is_recovery = point.starts_with("orders.re");
+    let is_settling = ["compensation.read", "compensation.settled", "compensation.commit"].contains(&point);
+    !is_recovery && !SELDOM.contains(&point) && (is_settling || !point.starts_with("compensation."))
+}
+
 /// What the file of a point says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {

@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// Long enough for several deaths of a purchase process, and for a rebalance and further deaths of the others.
-const HOLD: (Duration, Duration) = (seconds(3), seconds(20));
-/// Passages of one process before it dies: up to this many. At the first, a kind that does nothing else would get nowhere.
-const PASSAGES: u64 = 40;
+const HOLD: (Duration, Duration) = (seconds(5), seconds(20));
+/// Passages of one process, before it dies, of a point that is passed all the time: up to this many. Of another, the first.
+const PASSAGES: u64 = 20;
 
 pub(crate) const KINDS: &[Kind] = &[
     kind("purchase-dies", 15, "start of a process 5 s + back-off 1 s", &["purchase"], |rng| dies(Purchase, rng)),
@@ -48,7 +48,8 @@ const fn kind(
 fn dies(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
     let points: Vec<&str> = POINTS.iter().filter(|point| point.starts_with(role.name())).copied().collect();
     let point = points.choose(rng).copied().unwrap_or_default();
-    let order = Order { passage: rng.random_range(1..=PASSAGES), again: true };
+    let passage = if crash::is_passed_often(point) { rng.random_range(1..=PASSAGES) } else { 1 };
+    let order = Order { passage, again: true };
     let begin = move |site: &mut Site| {
         let folder = site.world.crash_points();
         fs::create_dir_all(&folder)?;

@@ -34,13 +34,6 @@ const LOSS_EVERY: Duration = Duration::from_secs(10);
 /// So that orphaned reservations, of which there will be many, are published within seconds.
 const QUICK_DELIVERY: [(&str, &str); 1] = [("DOORBUSTER_DELIVERY_TIMEOUT_MS", "3000")];
 
-/// What a sale passes on its way, over and over; the others are passed once or so after a start or a loss.
-fn is_passed_often(point: &str) -> bool {
-    const SELDOM: [&str; 4] = ["orders.re", "orders.folded", "orders.seek", "purchase.release"];
-    let often = ["purchase.", "orders.", "compensation.read", "compensation.settled"];
-    often.iter().any(|p| point.starts_with(p)) && !SELDOM.iter().any(|p| point.starts_with(p))
-}
-
 #[test]
 fn nothing_is_lost_or_sold_twice_wherever_a_service_dies() {
     let seed: u64 = std::env::var("DOORBUSTER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
@@ -64,7 +57,7 @@ fn nothing_is_lost_or_sold_twice_wherever_a_service_dies() {
     fs::create_dir_all(&folder).unwrap();
     let buyers = Buyers::come(&shop, &vouchers);
     for point in POINTS {
-        let passage = if is_passed_often(point) { random.random_range(1..=4) } else { 1 };
+        let passage = if crash::is_passed_often(point) { random.random_range(1..=4) } else { 1 };
         crash::arm(&folder, point, Order { passage, again: false }).unwrap();
     }
     let begun = Instant::now();
