@@ -3,7 +3,8 @@
 //!
 //! A test names a folder in `DOORBUSTER_CRASH_POINTS` and writes a file there, named as the point. The first process of those that share the
 //! folder that comes by removes the file and aborts; the next run of it goes on. What the file says: `3`, the third passage of one process
-//! (nothing: the first); `3 again`, the file stays, so that every process dies there until somebody removes it.
+//! (nothing: the first); `3 again`, the file stays, so that every process dies there until somebody removes it; `3 hang`, the thread that
+//! comes by stays there for ever, and its process lives on.
 //!
 //! Only in builds with debug assertions. A release build has no points, and ignores the variable.
 
@@ -134,6 +135,12 @@ fn pass(name: &'static str) {
     };
     // Of several who come by at once, one removes the file.
     if passages >= order.passage && (order.again || fs::remove_file(&file).is_ok()) {
+        if text.ends_with("hang") {
+            tracing::warn!(point = name, passages, "hangs here, as a test wants it");
+            loop {
+                std::thread::park();
+            }
+        }
         tracing::warn!(point = name, passages, "dies here, as a test wants it");
         std::process::abort();
     }

@@ -21,7 +21,7 @@ use infra::{
     redis::Gate,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
-use testkit::{Mode, Proxy, Service, World, block_on, token};
+use testkit::{Mode, Proxy, Service, World, WorldBuilder, block_on, token, wait_until};
 
 use crate::Shop;
 
@@ -98,6 +98,31 @@ fn nothing_is_lost_or_sold_twice_wherever_a_service_dies() {
         assert_eq!(fates.get(order), Some(&1), "a 202 has exactly one fate: order {order}");
     }
     println!("{} orders were accepted, {} decided", told.len(), fates.len());
+}
+
+/// A call that never comes back cannot be cancelled: its process is ended within the watchdog's bound, and started again.
+#[test]
+fn a_lane_that_hangs_is_ended_by_the_watchdog_and_nothing_is_lost() {
+    // It is to be above the transaction time-out.
+    const BOUND: Duration = Duration::from_secs(12);
+    let shop = Shop::on(WorldBuilder::build, &[("DOORBUSTER_ORDERS_WATCHDOG_MS", "12000")]);
+    let voucher = shop.open(10);
+    let folder = shop.world.crash_points();
+    fs::create_dir_all(&folder).unwrap();
+    for (n, point) in (1..).zip(["orders.committed", "orders.sent"]) {
+        fs::write(folder.join(point), "1 hang").unwrap();
+        let answer = testkit::buy(&shop.url(), &voucher, point);
+        assert_eq!(answer.status, 202, "{answer:?}");
+        wait_until(PATIENCE, "the lane to hang", || !folder.join(point).exists());
+        let hung = Instant::now();
+        wait_until(PATIENCE, "the watchdog to end it", || shop.orders.process.restarts() == n);
+        // It looks ten times within its bound; the rest is for a busy machine.
+        assert!(hung.elapsed() < 2 * BOUND, "ended only after {:?}", hung.elapsed());
+        shop.orders.wait_ready();
+    }
+    fs::remove_dir(&folder).unwrap();
+    shop.world.wait_settled(&[&voucher]);
+    shop.world.assert_audit();
 }
 
 /// Points at which nobody has died yet.
