@@ -125,7 +125,8 @@ fn every_test_that_a_promise_names_exists() {
     let rows = chaos.lines().filter(|line| line.starts_with("| "));
     let mut tests = 0;
     for name in rows.flat_map(|row| row.split('`').skip(1).step_by(2)) {
-        let found = if name.contains('_') { code.contains(&format!("fn {name}()")) } else { code.contains(&format!("\"{name}\"")) };
+        let found =
+            if name.contains('_') { code.contains(&format!("fn {name}()")) } else { code.contains(&format!("\"{name}\"")) };
         assert!(found, "docs/CHAOS.md names {name}, which is not there");
         tests += 1;
     }
