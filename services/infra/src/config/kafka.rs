@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_idle_or_wrong_is_named() {
-        let refused: [(&[(&str, &str)], &[&str]); 6] = [
+        type Pairs<'a> = &'a [(&'a str, &'a str)];
+        let refused: [(Pairs<'_>, &[&str]); 6] = [
             (&[(SECURITY, "tls")], &[SECURITY, "\"tls\"", "sasl_ssl"]),
             (&[(SECURITY, "sasl_ssl"), (USER, "u")], &[PASSWORD]),
             (&[(SECURITY, "sasl_ssl"), (PASSWORD, "hunter2")], &[USER]),
