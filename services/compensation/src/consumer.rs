@@ -101,7 +101,7 @@ impl Member {
             }
             if committed.elapsed() >= self.service.config.commit_interval {
                 commits += 1;
-                self.commit(CommitMode::Async, commits % COMMITS_A_ROUND == 0);
+                self.commit(commits % COMMITS_A_ROUND == 0);
                 committed = Instant::now();
             }
         }
@@ -206,7 +206,7 @@ impl Member {
         if !lost {
             // Another member may own a lost partition by now, and its progress is not ours to set back.
             self.note_progress();
-            self.commit(CommitMode::Sync, true);
+            self.commit(true);
         }
         for partition in partitions {
             let Some(owned) = self.owned.remove(partition) else { continue };
@@ -277,9 +277,10 @@ impl Member {
         }
     }
 
-    /// Commits what was settled since the last time; `all`: also what was committed before. The client library tells nobody that a commit
-    /// made without waiting was refused, as those on their way during a rebalance are.
-    fn commit(&mut self, mode: CommitMode, all: bool) {
+    /// Commits what was settled since the last time; `all`: also what was committed before. Never waits: the client library knows no limit for
+    /// that, and whatever comes next of ours (a rebalance, the leave) goes the same way behind it. Nobody is told that a commit was refused, as
+    /// those on their way during a rebalance are.
+    fn commit(&mut self, all: bool) {
         let mut list = TopicPartitionList::new();
         for (partition, owned) in &mut self.owned {
             if all {
@@ -294,7 +295,7 @@ impl Member {
             return;
         }
         crash::point("compensation.commit");
-        if let Err(problem) = self.consumer.commit(&list, mode) {
+        if let Err(problem) = self.consumer.commit(&list, CommitMode::Async) {
             tracing::warn!(%problem, "offsets of the group were not committed; their events are answered SKIP when they come again");
         }
     }
@@ -304,7 +305,7 @@ impl Member {
         let mine: Vec<i32> = self.owned.keys().copied().collect();
         self.end_tasks(&mine);
         self.note_progress();
-        self.commit(CommitMode::Sync, true);
+        self.commit(true);
         self.consumer.leave();
         let deadline = Instant::now() + CLOSE_DEADLINE;
         while self.consumer.is_leaving(deadline) {

@@ -47,7 +47,7 @@ fn nothing_is_lost_or_sold_twice_when_compensation_is_killed() {
     killed_in_the_middle(|shop| &shop.compensation);
 }
 
-/// F08. While the broker stands still nothing is acknowledged, and of the requests only the first few, in flight already, can still arrive.
+/// While the broker stands still nothing is acknowledged, and of the requests only the first few, in flight already, can still arrive.
 #[test]
 fn what_a_killed_purchase_reserved_but_never_published_is_published_for_it() {
     let own = kafka::start(KafkaOptions::default()).unwrap();

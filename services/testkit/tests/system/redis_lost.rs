@@ -62,7 +62,7 @@ fn nothing_is_oversold_and_the_sale_goes_on_within_seconds_when_redis_is_emptied
     assert!(report.visits.iter().all(|v| v.orders.len() <= 1));
 }
 
-/// Nothing is decided while Redis is rebuilt, so it offers every unit a second time: the lane has the last word. Also F27: the same buyer
+/// Nothing is decided while Redis is rebuilt, so it offers every unit a second time: the lane has the last word. Also: the same buyer
 /// orders again under another key, which Redis cannot know any more.
 #[test]
 fn units_offered_twice_are_sold_once_and_the_others_are_told() {

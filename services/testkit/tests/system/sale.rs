@@ -91,7 +91,7 @@ fn the_command_line_changes_terms_and_says_clearly_when_it_is_refused() {
     shop.world.assert_audit();
 }
 
-/// F21: a buyer who asks for his order at once gets "pending", never "not found".
+/// A buyer who asks for his order at once gets "pending", never "not found".
 #[test]
 fn an_order_is_pending_from_the_first_moment_on_while_the_orders_service_stands_still() {
     let shop = Shop::new();

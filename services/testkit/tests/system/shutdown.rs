@@ -1,8 +1,9 @@
-//! SIGTERM under load, as at every deploy (F61).
+//! SIGTERM, as at every deploy: under load, and in a bad hour.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
-use testkit::{buyers, plan, sale, wait_until};
+use devstack::kafka::{ClusterOptions, start_cluster};
+use testkit::{Mode, Proxy, buy, buyers, plan, sale, wait_until};
 
 use crate::{QUICK_SWEEPER, Shop, names};
 
@@ -37,4 +38,24 @@ fn each_service_ends_with_0_under_load_and_loses_nothing() {
     assert_eq!(audit.vouchers[0].sold, units, "{:?}", report.answers);
     assert!(report.visits.iter().all(|v| v.orders.len() <= 1));
     [purchase, orders, compensation].iter().for_each(testkit::Service::end);
+}
+
+#[test]
+fn each_service_ends_in_time_while_kafka_says_nothing() {
+    let proxy = Proxy::start().unwrap();
+    let advertised = Some(vec![proxy.port()]);
+    let brokers = start_cluster(ClusterOptions { brokers: 1, advertised, ..ClusterOptions::default() }).unwrap();
+    proxy.set_target(brokers[0].endpoint().rsplit_once(':').unwrap().1.parse().unwrap());
+    let shop = Shop::on(|builder| builder.kafka(&format!("127.0.0.1:{}", proxy.port())).build(), &[]);
+    let voucher = shop.open(10);
+    assert_eq!(buy(&shop.url(), &voucher, "ann").status, 202);
+    shop.world.wait_settled(&[&voucher]);
+    proxy.set(Mode::Hold);
+    // Each within its own deadlines, or it is killed and the test fails.
+    thread::scope(|scope| {
+        for service in [&shop.purchase, &shop.orders, &shop.compensation] {
+            scope.spawn(|| service.end());
+        }
+    });
+    proxy.set(Mode::Open);
 }

@@ -8,7 +8,7 @@ use testkit::{WorldBuilder, buy, buyers, plan, sale, voucher_request, wait_until
 
 use crate::{Shop, names};
 
-/// F02: starting purchase sets no stock.
+/// Starting purchase sets no stock.
 #[test]
 fn stock_stays_as_it_is_when_purchase_processes_start() {
     let shop = Shop::new();
@@ -31,7 +31,7 @@ fn stock_stays_as_it_is_when_purchase_processes_start() {
     assert_eq!(shop.world.assert_audit().vouchers[0].sold, 10);
 }
 
-/// F04: no click takes more than its unit, and no "sold out" outlives the units that come back.
+/// No click takes more than its unit, and no "sold out" outlives the units that come back.
 #[test]
 fn one_user_who_hammers_takes_one_unit_and_returned_units_are_sold_on_every_instance() {
     // The bound on hammering lies before the gate; here the gate itself is asked.

@@ -44,19 +44,19 @@ fn in_time_zone(zone: &'static str) {
     assert!(orders.values().all(|order| order.status.is_live()), "what the gate let through in time is confirmed: {orders:?}");
 }
 
-/// F18.
+/// The shop is far east of Greenwich.
 #[test]
 fn a_sale_opens_and_ends_on_time_far_from_greenwich() {
     in_time_zone("Asia/Shanghai");
 }
 
-/// F18, where clocks are changed twice a year.
+/// A place where clocks are changed twice a year.
 #[test]
 fn a_sale_opens_and_ends_on_time_where_summer_time_exists() {
     in_time_zone("America/New_York");
 }
 
-/// F03: ids are text, never numbers.
+/// Ids are text, never numbers.
 #[test]
 fn ids_that_look_like_large_numbers_stay_apart_and_keep_every_digit() {
     let shop = Shop::new();
