@@ -49,7 +49,8 @@ fn nothing_is_lost_or_sold_twice_wherever_a_service_dies() {
     seconds.iter().for_each(Service::wait_ready);
     let vouchers = [0, 1].map(|partition| {
         let voucher = shop.world.voucher_id();
-        shop.world.open(&voucher, shop.world.terms(100_000, 2, partition));
+        // One more than a buyer takes, so that who asks again for a decided order is given a reservation once more.
+        shop.world.open(&voucher, shop.world.terms(100_000, 3, partition));
         voucher
     });
 
