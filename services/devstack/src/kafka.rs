@@ -178,10 +178,9 @@ pub fn start_cluster(options: ClusterOptions) -> Result<Vec<Server>> {
 
 /// A broker learns of the others one by one after it is ready itself.
 fn wait_for_brokers(server: &Server, wanted: usize) -> Result<()> {
-    let port = server.endpoint().rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default();
     let begin = Instant::now();
     loop {
-        let reason = match ask::kafka_cluster(port) {
+        let reason = match ask::kafka_cluster(server.port()) {
             Ok(found) if found.brokers.len() == wanted => return Ok(()),
             Ok(found) => format!("it knows brokers {:?}, not all {wanted}", found.brokers),
             Err(error) => error.to_string(),

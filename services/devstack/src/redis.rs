@@ -95,7 +95,7 @@ fn ports_of(options: &RedisOptions) -> Vec<u16> {
 pub fn start_sentinel(of: &Server, name: &str) -> Result<Server> {
     let folder = Folder::open(None)?;
     let program = native::on_path("redis-server")?;
-    let primary = of.endpoint().rsplit_once(':').map(|(_, port)| port.to_owned()).unwrap_or_default();
+    let primary = of.port();
     Server::start("sentinel", folder, &[0], |folder, ports| {
         let port = ports[0];
         // It writes into this file itself what it learns.

@@ -11,7 +11,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use crate::{Result, StackError, folder::Folder, logs, pid::ProcessId, ports, spawn::Launch};
+use crate::{Result, StackError, endpoints, folder::Folder, logs, pid::ProcessId, ports, spawn::Launch};
 
 /// From the launch to the first answer. The slowest takes 4 s on two idle cores; a machine that also compiles needs more.
 pub const START_DEADLINE: Duration = Duration::from_secs(90);
@@ -95,6 +95,11 @@ impl Server {
     /// What clients need to reach it, written as in [`crate::Endpoints`]. The same after a restart.
     pub fn endpoint(&self) -> &str {
         &self.recipe.endpoint
+    }
+
+    /// The port in its endpoint, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        endpoints::port(self.endpoint()).unwrap_or_default()
     }
 
     /// The process, if there is one.

@@ -93,8 +93,7 @@ fn the_registry_keeps_nothing_in_memory_over_a_restart_but_comes_back() {
 #[test]
 fn a_taken_port_is_an_error_that_shows_the_log() {
     let first = redis::start(RedisOptions::default()).unwrap();
-    let port = first.endpoint().rsplit_once(':').unwrap().1.parse().unwrap();
-    let error = redis::start(RedisOptions { port, ..RedisOptions::default() }).unwrap_err();
+    let error = redis::start(RedisOptions { port: first.port(), ..RedisOptions::default() }).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
     assert_eq!(ask_redis(first.endpoint(), "PING"), "+PONG", "the one that was there goes on");
 }

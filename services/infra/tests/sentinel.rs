@@ -24,7 +24,7 @@ fn says(address: &str, command: &[&str], text: &str) -> bool {
 #[test]
 fn a_sale_goes_on_with_the_primary_that_the_sentinel_chose() {
     let primary = start(RedisOptions::default()).expect("Redis starts");
-    let port = |server: &devstack::Server| server.endpoint().rsplit_once(':').expect("a port").1.to_owned();
+    let port = |server: &devstack::Server| server.port().to_string();
     let args = ["--replicaof", "127.0.0.1", &port(&primary)].map(str::to_owned).to_vec();
     let replica = start(RedisOptions { args, ..RedisOptions::default() }).expect("a replica starts");
     wait_until(PATIENCE, "the replica", || says(primary.endpoint(), &["INFO", "replication"], "state=online"));

@@ -135,7 +135,7 @@ fn a_batch_after_one_whose_acknowledgement_was_lost_is_not_taken_for_its_repeat(
     let options = ClusterOptions { brokers: 1, advertised: Some(vec![proxy.port()]), dir, ..ClusterOptions::default() };
     let brokers = start_cluster(options).expect("Kafka starts");
     let direct = names(brokers[0].endpoint());
-    proxy.set_target(brokers[0].endpoint().rsplit_once(':').expect("it has a port").1.parse().expect("a port is a number"));
+    proxy.set_target(brokers[0].port());
     let connections = with_topics(Connections { transaction_timeout: Duration::from_secs(20), ..direct });
     // Nothing that asks the broker would see it before the producer does.
     let log = folder.path().join(format!("1/data/{}-0/{:020}.log", connections.topics.events, 0));

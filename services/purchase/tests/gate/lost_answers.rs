@@ -14,7 +14,7 @@ async fn an_acknowledgement_that_is_lost_gives_no_unit_back() {
     let proxy = Proxy::start().unwrap();
     let options = ClusterOptions { brokers: 1, advertised: Some(vec![proxy.port()]), ..ClusterOptions::default() };
     let brokers = start_cluster(options).unwrap();
-    proxy.set_target(brokers[0].endpoint().rsplit_once(':').unwrap().1.parse().unwrap());
+    proxy.set_target(brokers[0].port());
     let world = World::builder().kafka(brokers[0].endpoint()).build();
     let store = Store::connect(&world.connections().redis).await.unwrap();
     let voucher = world.voucher_id();

@@ -45,7 +45,7 @@ fn each_service_ends_in_time_while_kafka_says_nothing() {
     let proxy = Proxy::start().unwrap();
     let advertised = Some(vec![proxy.port()]);
     let brokers = start_cluster(ClusterOptions { brokers: 1, advertised, ..ClusterOptions::default() }).unwrap();
-    proxy.set_target(brokers[0].endpoint().rsplit_once(':').unwrap().1.parse().unwrap());
+    proxy.set_target(brokers[0].port());
     let shop = Shop::on(|builder| builder.kafka(&format!("127.0.0.1:{}", proxy.port())).build(), &[]);
     let voucher = shop.open(10);
     assert_eq!(buy(&shop.url(), &voucher, "ann").status, 202);
