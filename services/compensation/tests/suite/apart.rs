@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{EventBody, RequestBody};
+use domain::{EventBody, RequestBody, VoucherId};
 use infra::redis::Gate;
 use rdkafka::{
     Offset, TopicPartitionList,
@@ -11,7 +11,10 @@ use rdkafka::{
 };
 use testkit::voucher_request;
 
-use crate::stage::Stage;
+use crate::{
+    lane::Lane,
+    stage::{Running, Stage},
+};
 
 /// The group's committed offset of a partition of `order-events`.
 fn committed(stage: &Stage, partition: i32) -> Option<i64> {
@@ -177,15 +180,21 @@ async fn rewind(stage: &Stage, partition: i32) {
     tokio::task::spawn_blocking(rewind).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_offset_that_the_group_does_not_have_is_committed_again() {
-    let stage = Stage::new().await;
+/// Runs until a voucher is on sale and the group's offset says so; gives that offset, too.
+async fn committed_once(stage: &Stage) -> (Running, Lane, VoucherId, Option<i64>) {
     let service = stage.run(&[]);
     let mut lane = stage.lane(0).await;
     let voucher = stage.publish(&mut lane, 5, 1).await;
     stage.wait_ready(&voucher).await;
-    stage.wait("the group has the offset", async || committed(&stage, 0).is_some_and(|offset| offset > 0)).await;
-    let settled = committed(&stage, 0);
+    stage.wait("the group has the offset", async || committed(stage, 0).is_some_and(|offset| offset > 0)).await;
+    let settled = committed(stage, 0);
+    (service, lane, voucher, settled)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offset_that_the_group_does_not_have_is_committed_again() {
+    let stage = Stage::new().await;
+    let (service, _lane, _voucher, settled) = committed_once(&stage).await;
     rewind(&stage, 0).await;
     stage.wait("the group has the offset again", async || committed(&stage, 0) == settled).await;
     service.stop().await;
@@ -195,12 +204,7 @@ async fn an_offset_that_the_group_does_not_have_is_committed_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_offset_is_committed_only_behind_what_is_settled() {
     let stage = Stage::new().await;
-    let service = stage.run(&[]);
-    let mut lane = stage.lane(0).await;
-    let voucher = stage.publish(&mut lane, 5, 1).await;
-    stage.wait_ready(&voucher).await;
-    stage.wait("the group has the offset", async || committed(&stage, 0).is_some_and(|offset| offset > 0)).await;
-    let settled = committed(&stage, 0);
+    let (service, mut lane, voucher, settled) = committed_once(&stage).await;
     stage.redis.pause().expect("it runs");
     let refused = voucher_request(&voucher, RequestBody::VoucherPaused { expected_terms_version: 9 });
     let refused = lane.request(refused).await;
