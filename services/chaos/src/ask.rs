@@ -116,7 +116,7 @@ fn index(servers: &Servers, node: i32) -> Result<usize> {
 fn any<T>(servers: &Servers, ask: impl Fn(u16) -> Result<T>) -> Result<T> {
     let mut last = anyhow!("there is no broker");
     for broker in &servers.kafka {
-        match broker.port().and_then(&ask) {
+        match ask(broker.server.port()) {
             Ok(answer) => return Ok(answer),
             Err(error) => last = error,
         }

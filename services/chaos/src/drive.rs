@@ -65,7 +65,7 @@ const RARE: f64 = 4.0;
 pub fn run(run: &Run, say: &dyn Fn(&str)) -> Result<Report> {
     let began = Instant::now();
     let mut report = Report::default();
-    let mut site = Site::new(Servers::start(None)?)?;
+    let mut site = Site::new(Servers::start()?);
     for seed in run.seed.. {
         say(&format!("epoch {}: seed {seed}, world {}", report.epochs + 1, site.world.connections().prefix));
         if let Err(error) = epoch(run, seed, &mut site, &mut report, say) {
@@ -103,12 +103,7 @@ fn epoch(run: &Run, seed: u64, site: &mut Site, report: &mut Report, say: &dyn F
         anyhow::anyhow!("{} violations\n{}", violations.len(), all.join("\n"))
     })?;
     say(&format!("epoch holds: {summary}"));
-    let (all, these) = (&mut report.answers, summary.answers);
-    all.calls += these.calls;
-    all.accepted += these.accepted;
-    all.refused += these.refused;
-    all.busy += these.busy;
-    all.unknown += these.unknown;
+    report.answers += summary.answers;
     report.orders += summary.orders;
     report.confirmed += summary.confirmed;
     report.requests += summary.requests;

@@ -42,7 +42,27 @@ pub struct Kind {
     /// What it touches: `kafka`, `redis`, `postgres`, `registry`, `purchase`, `orders`, `compensation`. Two faults at one time share none.
     pub uses: &'static [&'static str],
     /// Draws its parameters.
-    pub make: fn(&mut SmallRng) -> Box<dyn Fault>,
+    pub make: Make,
+}
+
+/// How a kind draws a fault.
+pub type Make = fn(&mut SmallRng) -> Box<dyn Fault>;
+
+/// A row of a family's table; `bound` in seconds.
+pub(crate) const fn kind(
+    name: &'static str,
+    bound: u64,
+    why: &'static str,
+    hold: (Duration, Duration),
+    uses: &'static [&'static str],
+    make: Make,
+) -> Kind {
+    Kind { name, bound: seconds(bound), why, hold, rare: false, uses, make }
+}
+
+/// The same, for a kind that is drawn less often.
+pub(crate) const fn rare(kind: Kind) -> Kind {
+    Kind { rare: true, ..kind }
 }
 
 /// All kinds.

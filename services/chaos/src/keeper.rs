@@ -7,7 +7,7 @@
 
 use std::{
     io::Read,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread::JoinHandle,
@@ -62,7 +62,7 @@ impl Keeper {
         let shop = Shop {
             ledger,
             stopped,
-            program: program()?,
+            program: testkit::binary(),
             env: world.env_vars(),
             prefix: world.connections().prefix.clone(),
             partitions: world.partitions(),
@@ -327,17 +327,6 @@ fn run(mut command: Command) -> anyhow::Result<(i32, String)> {
         err.read_to_end(&mut printed)?;
     }
     Ok((code, String::from_utf8_lossy(&printed).trim().to_owned()))
-}
-
-/// `DOORBUSTER_BIN`, else the binary that the same build made beside this program or, where this is a test, in the folder above.
-fn program() -> anyhow::Result<PathBuf> {
-    if let Some(given) = std::env::var_os("DOORBUSTER_BIN") {
-        return Ok(given.into());
-    }
-    let this = std::env::current_exe()?;
-    let beside = this.ancestors().skip(1).take(2).map(|folder| folder.join("doorbuster"));
-    let found = beside.into_iter().find(|path| Path::is_file(path));
-    found.context("the binary `doorbuster` is not built: build the package `cli`")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ops::AddAssign,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -110,6 +111,17 @@ pub struct Counts {
     pub unknown: u64,
     /// Different orders among the accepted ones.
     pub orders: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.accepted += other.accepted;
+        self.refused += other.refused;
+        self.busy += other.busy;
+        self.unknown += other.unknown;
+        self.orders += other.orders;
+    }
 }
 
 /// Everything written down so far, at one moment.

@@ -2,12 +2,11 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use devstack::{
     Endpoints, Server, kafka,
     kafka::ClusterOptions,
@@ -15,7 +14,7 @@ use devstack::{
     redis::{self, RedisOptions},
     registry::{self, RegistryOptions},
 };
-use testkit::{Mode, Proxy, World, block_on};
+use testkit::{Mode, Proxy, World, block_on, with_database};
 use tokio_postgres::NoTls;
 
 use crate::{ask, fleet::Fleet};
@@ -39,19 +38,14 @@ pub struct Proxied {
 
 impl Proxied {
     fn new(server: Server) -> Result<Self> {
-        let proxy = Proxy::to(port(server.endpoint())?)?;
+        let proxy = Proxy::to(server.port())?;
         Ok(Self { server, proxy })
     }
 
-    /// The server's own port, which nothing stands in front of.
-    pub fn port(&self) -> Result<u16> {
-        port(self.server.endpoint())
-    }
-
     /// As the services know it.
-    fn endpoint(&self) -> Result<String> {
-        let own = self.server.endpoint();
-        Ok(own.replacen(&format!("127.0.0.1:{}", port(own)?), &format!("127.0.0.1:{}", self.proxy.port()), 1))
+    fn endpoint(&self) -> String {
+        let [own, proxy] = [self.server.port(), self.proxy.port()].map(|port| format!("127.0.0.1:{port}"));
+        self.server.endpoint().replacen(&own, &proxy, 1)
     }
 }
 
@@ -65,32 +59,29 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts all of them side by side, on free ports, in temporary folders. `kept`: for the data of all, kept.
-    pub fn start(kept: Option<&Path>) -> Result<Self> {
+    /// Starts all of them side by side, on free ports, in temporary folders.
+    pub fn start() -> Result<Self> {
         let proxies: Vec<Proxy> = (0..BROKERS).map(|_| Proxy::start()).collect::<Result<_, _>>()?;
-        let dir = |name: &str| kept.map(|folder| folder.join(name));
         let cluster = ClusterOptions {
             brokers: BROKERS,
             advertised: Some(proxies.iter().map(Proxy::port).collect()),
-            dir: dir("kafka"),
             ..ClusterOptions::default()
         };
-        let redis_options = RedisOptions { aof: true, dir: dir("redis"), ..RedisOptions::default() };
-        let postgres_options = PostgresOptions { fsync: false, dir: dir("postgres"), ..PostgresOptions::default() };
-        let registry_options = RegistryOptions { dir: dir("registry"), ..RegistryOptions::default() };
+        let redis_options = RedisOptions { aof: true, ..RedisOptions::default() };
+        let postgres_options = PostgresOptions { fsync: false, ..PostgresOptions::default() };
         let (brokers, redis, postgres, registry) = thread::scope(|scope| {
             let brokers = scope.spawn(|| kafka::start_cluster(cluster));
             let redis = scope.spawn(|| redis::start(redis_options));
-            let registry = scope.spawn(|| registry::start(registry_options));
+            let registry = scope.spawn(|| registry::start(RegistryOptions::default()));
             let postgres = postgres::start(postgres_options);
             (joined(brokers), joined(redis), postgres, joined(registry))
         });
         let behind = |(server, proxy): (Server, Proxy)| {
-            proxy.set_target(port(server.endpoint())?);
-            Ok(Proxied { server, proxy })
+            proxy.set_target(server.port());
+            Proxied { server, proxy }
         };
         Ok(Self {
-            kafka: brokers?.into_iter().zip(proxies).map(behind).collect::<Result<_>>()?,
+            kafka: brokers?.into_iter().zip(proxies).map(behind).collect(),
             redis: Proxied::new(redis?)?,
             postgres: Proxied::new(postgres?)?,
             registry: Proxied::new(registry?)?,
@@ -98,13 +89,13 @@ impl Servers {
     }
 
     /// As the services know them.
-    pub fn endpoints(&self) -> Result<Endpoints> {
-        Ok(Endpoints {
-            kafka: self.kafka.iter().map(Proxied::endpoint).collect::<Result<Vec<_>>>()?.join(","),
-            redis: self.redis.endpoint()?,
-            postgres: self.postgres.endpoint()?,
-            registry: self.registry.endpoint()?,
-        })
+    pub fn endpoints(&self) -> Endpoints {
+        Endpoints {
+            kafka: self.kafka.iter().map(Proxied::endpoint).collect::<Vec<_>>().join(","),
+            redis: self.redis.endpoint(),
+            postgres: self.postgres.endpoint(),
+            registry: self.registry.endpoint(),
+        }
     }
 
     /// Every one of them, with its name.
@@ -122,11 +113,11 @@ impl Servers {
             ensure!(proxied.proxy.mode() == Mode::Open, "the proxy of {name} is {:?}", proxied.proxy.mode());
         }
         until("all brokers to know each other", || {
-            self.kafka.iter().all(|b| b.port().is_ok_and(|p| ask::brokers(p).is_ok_and(|n| n == BROKERS)))
+            self.kafka.iter().all(|broker| ask::brokers(broker.server.port()).is_ok_and(|known| known == BROKERS))
         })?;
         until("Redis to answer", || self.redis().and_then(|mut c| Ok(::redis::cmd("PING").exec(&mut c)?)).is_ok())?;
         until("Postgres to answer", || self.sql("postgres", &["SELECT 1"]).is_ok())?;
-        let port = self.registry.port()?;
+        let port = self.registry.server.port();
         let subjects = || devstack::http_get(port, "/apis/ccompat/v7/subjects").is_ok_and(|(status, _)| status == 200);
         until("the registry to answer", subjects)
     }
@@ -142,7 +133,7 @@ impl Servers {
 
     /// Runs each text of statements in a database of Postgres, past its proxy; a text of several is one transaction.
     pub fn sql(&self, database: &str, texts: &[&str]) -> Result<()> {
-        let url = in_database(self.postgres.server.endpoint(), database)?;
+        let url = in_database(self.postgres.server.endpoint(), database);
         let run = async {
             let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
             let connection = tokio::spawn(connection);
@@ -166,9 +157,9 @@ pub struct Site {
 
 impl Site {
     /// Makes a world on the servers and starts its services; they may not be ready yet.
-    pub fn new(servers: Servers) -> Result<Self> {
-        let world = new_world(&servers)?;
-        Ok(Self { fleet: Fleet::start(&world), world, servers })
+    pub fn new(servers: Servers) -> Self {
+        let world = new_world(&servers);
+        Self { fleet: Fleet::start(&world), world, servers }
     }
 
     /// A fresh world with fresh services on the same servers: new topics, new database, an empty Redis. Everything of the old one ends.
@@ -176,7 +167,7 @@ impl Site {
         self.fleet = Fleet::default();
         let mut redis = self.servers.redis()?;
         ::redis::cmd("FLUSHALL").exec(&mut redis)?;
-        self.world = new_world(&self.servers)?;
+        self.world = new_world(&self.servers);
         self.fleet = Fleet::start(&self.world);
         Ok(())
     }
@@ -187,7 +178,7 @@ impl Site {
     }
 
     /// The address of the world's database, past the proxy.
-    pub(crate) fn own_postgres(&self) -> Result<String> {
+    pub(crate) fn own_postgres(&self) -> String {
         in_database(self.servers.postgres.server.endpoint(), self.database())
     }
 
@@ -206,8 +197,8 @@ impl Site {
     }
 }
 
-fn new_world(servers: &Servers) -> Result<World> {
-    Ok(World::builder().servers(&servers.endpoints()?).build())
+fn new_world(servers: &Servers) -> World {
+    World::builder().servers(&servers.endpoints()).build()
 }
 
 /// Waits for a condition; an error names what it was.
@@ -225,15 +216,8 @@ pub(crate) fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-fn port(endpoint: &str) -> Result<u16> {
-    let authority = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest).split('/').next();
-    let port = authority.and_then(|authority| authority.rsplit_once(':')).map(|(_, port)| port.parse());
-    Ok(port.ok_or_else(|| anyhow!("{endpoint} names no port"))??)
-}
-
-fn in_database(endpoint: &str, database: &str) -> Result<String> {
-    let (server, _) = endpoint.rsplit_once('/').with_context(|| format!("{endpoint} names no database"))?;
-    Ok(format!("{server}/{database}?connect_timeout=5"))
+fn in_database(endpoint: &str, database: &str) -> String {
+    format!("{}?connect_timeout=5", with_database(endpoint, database))
 }
 
 fn named<'a>((name, proxied): (&str, &'a Proxied)) -> (String, &'a Proxied) {

@@ -165,7 +165,7 @@ struct Shop {
 
 impl Shop {
     fn open() -> Self {
-        Self::on(Site::new(Servers::start(None).unwrap()).unwrap())
+        Self::on(Site::new(Servers::start().unwrap()))
     }
 
     fn on(site: Site) -> Self {

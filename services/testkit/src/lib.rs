@@ -17,6 +17,6 @@ mod world;
 
 pub use proxy::{Mode, Proxy};
 pub use sale::{buy, buy_again, buyers, get, plan, sale, token};
-pub use services::{END_DEADLINE, Service, doorbuster};
+pub use services::{END_DEADLINE, Service, binary, doorbuster};
 pub use wait::{block_on, wait_for, wait_until, wait_until_async};
-pub use world::{World, WorldBuilder, order_request, voucher_request};
+pub use world::{World, WorldBuilder, order_request, voucher_request, with_database};

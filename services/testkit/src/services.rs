@@ -173,7 +173,7 @@ pub fn doorbuster(world: &World, args: &[&str]) -> (i32, String) {
 }
 
 /// `DOORBUSTER_BIN`, else the binary that the same build made beside this test.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let built = || {
         let test = std::env::current_exe().ok()?;
         // target/debug/deps/this-test-1234, or a tool's target/debug/tool -> target/debug/doorbuster

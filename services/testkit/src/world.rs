@@ -254,7 +254,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn with_database(url: &str, database: &str) -> String {
+/// The address with another database in it, and the same parameters.
+pub fn with_database(url: &str, database: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find('/').map_or(url.len(), |at| start + at);
     let parameters = url.find('?').map_or("", |at| &url[at..]);

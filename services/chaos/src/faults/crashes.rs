@@ -6,7 +6,7 @@ use infra::crash::{self, Order, POINTS};
 use rand::{Rng, rngs::SmallRng, seq::IndexedRandom};
 
 use crate::{
-    fault::{Fault, Kind, seconds, steps},
+    fault::{Fault, Kind, kind, seconds, steps},
     fleet::Role::{self, Compensation, Orders, Purchase},
     site::Site,
 };
@@ -17,11 +17,12 @@ const HOLD: (Duration, Duration) = (seconds(5), seconds(20));
 const PASSAGES: u64 = 20;
 
 pub(crate) const KINDS: &[Kind] = &[
-    kind("purchase-dies", 15, "start of a process 5 s + back-off 1 s", &["purchase"], |rng| dies(Purchase, rng)),
+    kind("purchase-dies", 15, "start of a process 5 s + back-off 1 s", HOLD, &["purchase"], |rng| dies(Purchase, rng)),
     kind(
         "orders-dies",
         25,
         "session time-out 6 s + rebalance 3 s + a lane's recovery 5 s + start of a process 5 s",
+        HOLD,
         &["orders"],
         |rng| dies(Orders, rng),
     ),
@@ -29,20 +30,11 @@ pub(crate) const KINDS: &[Kind] = &[
         "compensation-dies",
         25,
         "session time-out 6 s + rebalance 3 s + a repair's wait 3 s + start of a process 5 s",
+        HOLD,
         &["compensation"],
         |rng| dies(Compensation, rng),
     ),
 ];
-
-const fn kind(
-    name: &'static str,
-    bound: u64,
-    why: &'static str,
-    uses: &'static [&'static str],
-    make: fn(&mut SmallRng) -> Box<dyn Fault>,
-) -> Kind {
-    Kind { name, bound: seconds(bound), why, hold: HOLD, rare: false, uses, make }
-}
 
 /// Every process of the role dies at one point, as often as it comes by.
 fn dies(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {

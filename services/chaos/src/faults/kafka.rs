@@ -13,10 +13,12 @@ use rdkafka::{
 use super::{draw, restart_all};
 use crate::{
     ask,
-    fault::{Fault, Kind, seconds, steps},
+    fault::{Fault, Kind, kind, rare, seconds, steps},
     fleet::Role,
     site::{Site, until},
 };
+
+const KAFKA: &[&str] = &["kafka"];
 
 const HOLD: (Duration, Duration) = (seconds(2), seconds(15));
 /// Beyond the brokers' own session time-out of 9 s, so that a frozen one loses what it leads.
@@ -30,43 +32,36 @@ const ALL: &str = "leaders 5 s + session time-out 6 s + rebalance 3 s + transact
 const OFFSETS: &str = "start of a process 5 s + rebalance 3 s + a lane's recovery 5 s, and the events that are read again";
 
 pub(crate) const KINDS: &[Kind] = &[
-    kind("kafka-leader-killed", 30, ONE, HOLD, |rng| killed("that leads a partition of order-requests", leader, rng)),
-    kind("kafka-events-leader-killed", 30, ONE, HOLD, |rng| killed("that leads a partition of order-events", events_leader, rng)),
-    kind("kafka-controller-killed", 30, ONE, HOLD, |rng| killed("that controls the cluster", |site, _| controller(site), rng)),
-    kind("kafka-transaction-coordinator-killed", 30, ONE, HOLD, |rng| {
+    kind("kafka-leader-killed", 30, ONE, HOLD, KAFKA, |rng| killed("that leads a partition of order-requests", leader, rng)),
+    kind("kafka-events-leader-killed", 30, ONE, HOLD, KAFKA, |rng| {
+        killed("that leads a partition of order-events", events_leader, rng)
+    }),
+    kind("kafka-controller-killed", 30, ONE, HOLD, KAFKA, |rng| {
+        killed("that controls the cluster", |site, _| controller(site), rng)
+    }),
+    kind("kafka-transaction-coordinator-killed", 30, ONE, HOLD, KAFKA, |rng| {
         killed("that coordinates a lane's transactions", transaction_coordinator, rng)
     }),
-    kind("kafka-group-coordinator-killed", 30, ONE, HOLD, |rng| {
+    kind("kafka-group-coordinator-killed", 30, ONE, HOLD, KAFKA, |rng| {
         killed("that coordinates the orders group", |site, _| group_coordinator(site), rng)
     }),
-    kind("kafka-broker-restarted", 30, ONE, NONE, |rng| restarted(rng)),
-    kind("kafka-broker-frozen", 30, ONE, FROZEN, |rng| frozen(rng)),
-    rare("kafka-two-killed", 45, ALL, HOLD, |rng| two_killed(rng)),
-    rare("kafka-rolled", 30, ONE, NONE, |_| rolled()),
-    rare("kafka-all-killed", 45, ALL, NONE, |_| all_killed()),
-    rare("kafka-all-frozen", 45, ALL, FROZEN, |_| all_frozen()),
-    offsets("orders-offsets-deleted", &["kafka", "orders"], |_| offsets_lost(Role::Orders, None)),
-    offsets("orders-offsets-reset", &["kafka", "orders"], |rng| offsets_lost(Role::Orders, Some(anywhere(rng)))),
-    offsets("compensation-offsets-deleted", &["kafka", "compensation"], |_| offsets_lost(Role::Compensation, None)),
-    offsets("compensation-offsets-reset", &["kafka", "compensation"], |rng| {
+    kind("kafka-broker-restarted", 30, ONE, NONE, KAFKA, |rng| restarted(rng)),
+    kind("kafka-broker-frozen", 30, ONE, FROZEN, KAFKA, |rng| frozen(rng)),
+    rare(kind("kafka-two-killed", 45, ALL, HOLD, KAFKA, |rng| two_killed(rng))),
+    rare(kind("kafka-rolled", 30, ONE, NONE, KAFKA, |_| rolled())),
+    rare(kind("kafka-all-killed", 45, ALL, NONE, KAFKA, |_| all_killed())),
+    rare(kind("kafka-all-frozen", 45, ALL, FROZEN, KAFKA, |_| all_frozen())),
+    kind("orders-offsets-deleted", 30, OFFSETS, NONE, &["kafka", "orders"], |_| offsets_lost(Role::Orders, None)),
+    kind("orders-offsets-reset", 30, OFFSETS, NONE, &["kafka", "orders"], |rng| offsets_lost(Role::Orders, Some(anywhere(rng)))),
+    kind("compensation-offsets-deleted", 30, OFFSETS, NONE, &["kafka", "compensation"], |_| {
+        offsets_lost(Role::Compensation, None)
+    }),
+    kind("compensation-offsets-reset", 30, OFFSETS, NONE, &["kafka", "compensation"], |rng| {
         offsets_lost(Role::Compensation, Some(anywhere(rng)))
     }),
 ];
 
-type Make = fn(&mut SmallRng) -> Box<dyn Fault>;
 type Who = fn(&Site, i32) -> Result<usize>;
-
-const fn kind(name: &'static str, bound: u64, why: &'static str, hold: (Duration, Duration), make: Make) -> Kind {
-    Kind { name, bound: seconds(bound), why, hold, rare: false, uses: &["kafka"], make }
-}
-
-const fn rare(name: &'static str, bound: u64, why: &'static str, hold: (Duration, Duration), make: Make) -> Kind {
-    Kind { rare: true, ..kind(name, bound, why, hold, make) }
-}
-
-const fn offsets(name: &'static str, uses: &'static [&'static str], make: Make) -> Kind {
-    Kind { uses, ..kind(name, 30, OFFSETS, NONE, make) }
-}
 
 fn leader(site: &Site, partition: i32) -> Result<usize> {
     ask::leader(&site.servers, &site.world.connections().topics.requests, partition)
@@ -112,7 +107,7 @@ pub(super) fn whole(site: &Site) -> Result<()> {
         site.servers
             .kafka
             .iter()
-            .all(|broker| broker.port().is_ok_and(|port| ask::brokers(port).is_ok_and(|known| known == site.servers.kafka.len())))
+            .all(|broker| ask::brokers(broker.server.port()).is_ok_and(|known| known == site.servers.kafka.len()))
     })?;
     let topics = &site.world.connections().topics;
     until("all copies to be in sync", || {

@@ -7,7 +7,7 @@ use testkit::Mode;
 
 use super::draw;
 use crate::{
-    fault::{Fault, Kind, seconds, steps},
+    fault::{Fault, Kind, Make, kind, seconds, steps},
     site::{Proxied, Site},
 };
 
@@ -84,22 +84,20 @@ pub(crate) const KINDS: &[Kind] = &[
     registry("registry-slow", |rng| network(To::Registry, rng, slow)),
 ];
 
-type Make = fn(&mut SmallRng) -> Box<dyn Fault>;
-
 const fn kafka(name: &'static str, make: Make) -> Kind {
-    Kind { name, bound: seconds(30), why: KAFKA, hold: HOLD, rare: false, uses: &["kafka"], make }
+    kind(name, 30, KAFKA, HOLD, &["kafka"], make)
 }
 
 const fn redis(name: &'static str, make: Make) -> Kind {
-    Kind { name, bound: seconds(15), why: REDIS, hold: HOLD, rare: false, uses: &["redis"], make }
+    kind(name, 15, REDIS, HOLD, &["redis"], make)
 }
 
 const fn postgres(name: &'static str, make: Make) -> Kind {
-    Kind { name, bound: seconds(20), why: POSTGRES, hold: HOLD, rare: false, uses: &["postgres"], make }
+    kind(name, 20, POSTGRES, HOLD, &["postgres"], make)
 }
 
 const fn registry(name: &'static str, make: Make) -> Kind {
-    Kind { name, bound: seconds(10), why: REGISTRY, hold: HOLD, rare: false, uses: &["registry"], make }
+    kind(name, 10, REGISTRY, HOLD, &["registry"], make)
 }
 
 fn network(to: To, rng: &mut SmallRng, mode: fn(&mut SmallRng) -> Mode) -> Box<dyn Fault> {

@@ -3,12 +3,13 @@
 use std::{thread, time::Duration};
 
 use anyhow::Result;
-use rand::rngs::SmallRng;
 
 use crate::{
-    fault::{Fault, Kind, seconds, steps},
+    fault::{Fault, Kind, kind, seconds, steps},
     site::Site,
 };
+
+const POSTGRES: &[&str] = &["postgres"];
 
 const HOLD: (Duration, Duration) = (seconds(2), seconds(12));
 const NONE: (Duration, Duration) = (seconds(0), seconds(1));
@@ -20,26 +21,16 @@ const OLDER: &str =
     "a lane's look at its position 1 s + its recovery, which folds the missing events, 10 s + back-off 2 s + the backlog";
 
 pub(crate) const KINDS: &[Kind] = &[
-    kind("postgres-killed", 15, AGAIN, HOLD, |_| killed()),
-    kind("postgres-restarted", 15, AGAIN, NONE, |_| restarted()),
-    kind("postgres-frozen", 15, AGAIN, HOLD, |_| frozen()),
-    kind("postgres-connections-ended", 15, AGAIN, NONE, |_| connections_ended()),
-    kind("postgres-orders-locked", 15, AGAIN, LOCKED, |_| locked("orders")),
-    kind("postgres-positions-locked", 15, AGAIN, LOCKED, |_| locked("lane_positions")),
-    kind("postgres-read-only", 15, AGAIN, HOLD, |_| read_only()),
-    kind("postgres-deadlocked", 15, AGAIN, NONE, |_| deadlocked()),
-    kind("postgres-restored", 25, OLDER, HOLD, |_| restored()),
+    kind("postgres-killed", 15, AGAIN, HOLD, POSTGRES, |_| killed()),
+    kind("postgres-restarted", 15, AGAIN, NONE, POSTGRES, |_| restarted()),
+    kind("postgres-frozen", 15, AGAIN, HOLD, POSTGRES, |_| frozen()),
+    kind("postgres-connections-ended", 15, AGAIN, NONE, POSTGRES, |_| connections_ended()),
+    kind("postgres-orders-locked", 15, AGAIN, LOCKED, POSTGRES, |_| locked("orders")),
+    kind("postgres-positions-locked", 15, AGAIN, LOCKED, POSTGRES, |_| locked("lane_positions")),
+    kind("postgres-read-only", 15, AGAIN, HOLD, POSTGRES, |_| read_only()),
+    kind("postgres-deadlocked", 15, AGAIN, NONE, POSTGRES, |_| deadlocked()),
+    kind("postgres-restored", 25, OLDER, HOLD, POSTGRES, |_| restored()),
 ];
-
-const fn kind(
-    name: &'static str,
-    bound: u64,
-    why: &'static str,
-    hold: (Duration, Duration),
-    make: fn(&mut SmallRng) -> Box<dyn Fault>,
-) -> Kind {
-    Kind { name, bound: seconds(bound), why, hold, rare: false, uses: &["postgres"], make }
-}
 
 fn killed() -> Box<dyn Fault> {
     let begin = |site: &mut Site| {
@@ -73,7 +64,7 @@ fn locked(table: &'static str) -> Box<dyn Fault> {
     /// In seconds: it ends by itself should nobody end it.
     const LONGEST: u32 = 50;
     let begin = move |site: &mut Site| {
-        let url = site.own_postgres()?;
+        let url = site.own_postgres();
         let lock = format!(
             "BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep({LONGEST}) /* a lock held by chaos */; ROLLBACK"
         );

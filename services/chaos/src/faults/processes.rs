@@ -7,7 +7,7 @@ use testkit::Service;
 
 use super::draw;
 use crate::{
-    fault::{Fault, Kind, seconds, steps},
+    fault::{Fault, Kind, kind, seconds, steps},
     fleet::Role::{self, Compensation, Orders, Purchase},
     site::Site,
 };
@@ -43,17 +43,6 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("compensation-rolled", 20, REBALANCES, NONE, &["compensation"], |_| rolled(Compensation)),
     kind("orders-scaled", 25, REBALANCES, SHORT, &["orders"], |_| scaled()),
 ];
-
-const fn kind(
-    name: &'static str,
-    bound: u64,
-    why: &'static str,
-    hold: (Duration, Duration),
-    uses: &'static [&'static str],
-    make: fn(&mut SmallRng) -> Box<dyn Fault>,
-) -> Kind {
-    Kind { name, bound: seconds(bound), why, hold, rare: false, uses, make }
-}
 
 fn killed(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
     let which = draw(rng);

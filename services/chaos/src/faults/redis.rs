@@ -9,9 +9,11 @@ use redis::Connection;
 
 use super::{draw, draw_time};
 use crate::{
-    fault::{Fault, Kind, seconds, steps},
+    fault::{Fault, Kind, kind, seconds, steps},
     site::{Proxied, Site, until},
 };
+
+const REDIS: &[&str] = &["redis"];
 
 const HOLD: (Duration, Duration) = (seconds(1), seconds(10));
 const NONE: (Duration, Duration) = (seconds(0), seconds(1));
@@ -21,32 +23,22 @@ const DAMAGE: &str = "count of reservations 3 s, twice + a reset and the reading
 const AGAIN: &str = "reconnection 1 s + the backlog; no data is lost";
 
 pub(crate) const KINDS: &[Kind] = &[
-    kind("redis-flushed", 20, REPAIR, NONE, |_| command("FLUSHALL", &["FLUSHALL"])),
-    kind("redis-scripts-flushed", 10, AGAIN, NONE, |_| command("SCRIPT FLUSH", &["SCRIPT", "FLUSH"])),
-    kind("redis-killed", 15, AGAIN, HOLD, |_| killed(false)),
-    kind("redis-killed-without-data", 20, REPAIR, HOLD, |_| killed(true)),
-    kind("redis-restarted", 15, AGAIN, NONE, |_| restarted()),
-    kind("redis-key-deleted", 25, DAMAGE, NONE, |rng| key_broken(rng, "deleted", |key| vec!["DEL", key])),
-    kind("redis-key-of-wrong-type", 25, DAMAGE, NONE, |rng| {
+    kind("redis-flushed", 20, REPAIR, NONE, REDIS, |_| command("FLUSHALL", &["FLUSHALL"])),
+    kind("redis-scripts-flushed", 10, AGAIN, NONE, REDIS, |_| command("SCRIPT FLUSH", &["SCRIPT", "FLUSH"])),
+    kind("redis-killed", 15, AGAIN, HOLD, REDIS, |_| killed(false)),
+    kind("redis-killed-without-data", 20, REPAIR, HOLD, REDIS, |_| killed(true)),
+    kind("redis-restarted", 15, AGAIN, NONE, REDIS, |_| restarted()),
+    kind("redis-key-deleted", 25, DAMAGE, NONE, REDIS, |rng| key_broken(rng, "deleted", |key| vec!["DEL", key])),
+    kind("redis-key-of-wrong-type", 25, DAMAGE, NONE, REDIS, |rng| {
         key_broken(rng, "overwritten with a string", |key| vec!["SET", key, "not a hash"])
     }),
-    kind("redis-older-snapshot", 25, DAMAGE, HOLD, |_| older_snapshot()),
-    kind("redis-paused", 10, AGAIN, HOLD, |rng| client_pause(rng)),
-    kind("redis-frozen", 10, AGAIN, HOLD, |_| frozen()),
-    kind("redis-out-of-memory", 10, AGAIN, HOLD, |_| out_of_memory()),
-    kind("redis-busy", 10, AGAIN, (seconds(7), seconds(10)), |_| busy()),
-    kind("redis-failed-over", 25, DAMAGE, HOLD, |_| failed_over()),
+    kind("redis-older-snapshot", 25, DAMAGE, HOLD, REDIS, |_| older_snapshot()),
+    kind("redis-paused", 10, AGAIN, HOLD, REDIS, |rng| client_pause(rng)),
+    kind("redis-frozen", 10, AGAIN, HOLD, REDIS, |_| frozen()),
+    kind("redis-out-of-memory", 10, AGAIN, HOLD, REDIS, |_| out_of_memory()),
+    kind("redis-busy", 10, AGAIN, (seconds(7), seconds(10)), REDIS, |_| busy()),
+    kind("redis-failed-over", 25, DAMAGE, HOLD, REDIS, |_| failed_over()),
 ];
-
-const fn kind(
-    name: &'static str,
-    bound: u64,
-    why: &'static str,
-    hold: (Duration, Duration),
-    make: fn(&mut SmallRng) -> Box<dyn Fault>,
-) -> Kind {
-    Kind { name, bound: seconds(bound), why, hold, rare: false, uses: &["redis"], make }
-}
 
 fn run(site: &Site, words: &[&str]) -> Result<()> {
     tell(&mut site.servers.redis()?, words)
@@ -190,7 +182,7 @@ fn failed_over() -> Box<dyn Fault> {
     let begin = |site: &mut Site| {
         // Else it waits 5 s for further replicas.
         run(site, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"])?;
-        let old = site.servers.redis.port()?.to_string();
+        let old = site.servers.redis.server.port().to_string();
         let replica = devstack::redis::start(RedisOptions { aof: true, ..RedisOptions::default() })?;
         let client = redis::Client::open(replica.endpoint())?;
         let mut told = client.get_connection_with_timeout(seconds(5))?;
@@ -206,7 +198,7 @@ fn failed_over() -> Box<dyn Fault> {
         thread::sleep(LOST);
         let proxied = &mut site.servers.redis;
         let old = std::mem::replace(&mut proxied.server, replica);
-        proxied.proxy.set_target(proxied.port()?);
+        proxied.proxy.set_target(proxied.server.port());
         proxied.proxy.cut();
         Ok(old)
     };

@@ -7,7 +7,7 @@ use rand::{Rng, rngs::SmallRng};
 use testkit::doorbuster;
 
 use crate::{
-    fault::{Fault, Kind, seconds, steps},
+    fault::{Fault, Kind, kind, rare, seconds, steps},
     fleet::Role,
     site::Site,
 };
@@ -18,20 +18,12 @@ const IDS_KEPT: &str = "nothing waits for it but a start, which is tried twice a
 const START: &str = "start of the processes 5 s + rebalance 3 s + a lane's recovery 5 s";
 
 pub(crate) const KINDS: &[Kind] = &[
-    kind("registry-frozen", 10, IDS_KEPT, &["registry"], |_| frozen()),
-    Kind { rare: true, ..kind("registry-emptied", 15, IDS_KEPT, &["registry"], |_| emptied()) },
-    kind("registry-away-at-start", 25, START, &["registry", "purchase", "orders", "compensation"], |rng| away_at_start(rng)),
+    kind("registry-frozen", 10, IDS_KEPT, HOLD, &["registry"], |_| frozen()),
+    rare(kind("registry-emptied", 15, IDS_KEPT, HOLD, &["registry"], |_| emptied())),
+    kind("registry-away-at-start", 25, START, HOLD, &["registry", "purchase", "orders", "compensation"], |rng| {
+        away_at_start(rng)
+    }),
 ];
-
-const fn kind(
-    name: &'static str,
-    bound: u64,
-    why: &'static str,
-    uses: &'static [&'static str],
-    make: fn(&mut SmallRng) -> Box<dyn Fault>,
-) -> Kind {
-    Kind { name, bound: seconds(bound), why, hold: HOLD, rare: false, uses, make }
-}
 
 fn frozen() -> Box<dyn Fault> {
     let begin = |site: &mut Site| Ok(site.servers.registry.server.pause()?);
