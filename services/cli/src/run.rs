@@ -35,6 +35,9 @@ pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
     infra::telemetry::init_logs();
     let stop = shutdown::on_signals()?;
     let env = connect::env();
+    for name in env.unknown() {
+        tracing::warn!(name, "this variable is not known, so it changes nothing: docs/CONFIGURATION.md lists those that are");
+    }
     match args.service {
         Service::Purchase => purchase::run(&env, stop).await?,
         Service::Orders => orders::run(&env, stop).await?,

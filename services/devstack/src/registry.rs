@@ -8,6 +8,7 @@ use crate::{
     Result, ask,
     folder::Folder,
     logs, native, postgres,
+    secured::Secured,
     server::{Recipe, Server, Started},
     spawn::Launch,
 };
@@ -25,6 +26,8 @@ pub struct RegistryOptions {
     pub postgres: Option<String>,
     /// 0: a free one.
     pub port: u16,
+    /// Only over TLS. It asks for no login.
+    pub secured: Option<Secured>,
     /// For the log, kept; `None`: a temporary folder.
     pub dir: Option<PathBuf>,
 }
@@ -51,7 +54,21 @@ pub fn start(options: RegistryOptions) -> Result<Server> {
         args.push("-XX:+ExitOnOutOfMemoryError".to_owned());
         args.extend(native::archive_option(&native, "registry.jsa"));
         args.extend(SETTINGS.map(|(name, value)| format!("-D{name}={value}")));
-        args.push(format!("-Dquarkus.http.port={port}"));
+        let scheme = match &options.secured {
+            None => {
+                args.push(format!("-Dquarkus.http.port={port}"));
+                "http"
+            }
+            Some(secured) => {
+                let (certificate, key) = secured.place(folder)?;
+                args.push("-Dquarkus.http.insecure-requests=disabled".to_owned());
+                args.push(format!("-Dquarkus.http.ssl-port={port}"));
+                args.push(format!("-Dquarkus.http.ssl.certificate.files={}", certificate.display()));
+                args.push(format!("-Dquarkus.http.ssl.certificate.key-files={}", key.display()));
+                "https"
+            }
+        };
+        let is_open = options.secured.is_none();
         args.extend(storage.iter().cloned());
         args.extend(["-jar".to_owned(), jar.clone()]);
         Ok(Recipe {
@@ -63,8 +80,8 @@ pub fn start(options: RegistryOptions) -> Result<Server> {
                 log: folder.join("registry.log"),
                 account: Vec::new(),
             },
-            endpoint: format!("http://127.0.0.1:{port}{API}"),
-            probe: Box::new(move |started| answers(started, port)),
+            endpoint: format!("{scheme}://127.0.0.1:{port}{API}"),
+            probe: Box::new(move |started| listens(started).and_then(|()| if is_open { subjects(port) } else { Ok(()) })),
             stop_signal: Signal::SIGTERM,
         })
     })
@@ -83,12 +100,12 @@ const SETTINGS: [(&str, &str); 7] = [
 ];
 
 /// It says nothing by which it could be told from another registry on the same port, so its own log is asked first.
-fn answers(started: &Started<'_>, port: u16) -> Result<(), String> {
+fn listens(started: &Started<'_>) -> Result<(), String> {
     let log = logs::read_from(started.log, started.log_begin).map_err(|error| error.to_string())?;
     if !log.contains("Listening on") {
         return Err("its log does not say that it listens".to_owned());
     }
-    subjects(port)
+    Ok(())
 }
 
 /// Whether a registry on this port lists its subjects.

@@ -90,8 +90,12 @@ impl Stack {
             dir: Some(dir.join("postgres")),
             ..PostgresOptions::default()
         };
-        let registry_options =
-            |postgres| RegistryOptions { postgres, port: options.ports.registry, dir: Some(dir.join("registry")) };
+        let registry_options = |postgres| RegistryOptions {
+            postgres,
+            port: options.ports.registry,
+            dir: Some(dir.join("registry")),
+            ..RegistryOptions::default()
+        };
         let kafka_options = KafkaOptions {
             c2: options.kafka_c2,
             properties: options.kafka_properties.clone(),

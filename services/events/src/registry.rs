@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::header::ACCEPT;
-use reqwest::{RequestBuilder, StatusCode};
+use reqwest::{Certificate, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -20,11 +20,14 @@ const MAX_MESSAGE: usize = 1_000;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RegistryError {
     /// Not reachable, too slow, 5xx, or no JSON: it may answer later. Never cached.
-    #[error("the schema registry at {url} did not answer: {reason}")]
+    #[error("the schema registry at {url} (DOORBUSTER_REGISTRY) did not answer: {reason}")]
     Unavailable { url: String, reason: String },
-    /// The registry said no (4xx other than 404), for example because a schema is incompatible.
-    #[error("the schema registry refused {what}: {status} {message}")]
+    /// The registry said no (4xx other than 404), for example because a schema is incompatible or the login in the address is wrong.
+    #[error("the schema registry (DOORBUSTER_REGISTRY) refused {what}: {status} {message}")]
     Refused { what: String, status: u16, message: String },
+    /// The address, or the file of authorities that it names.
+    #[error("the schema registry's address {url} (DOORBUSTER_REGISTRY) cannot be used: {reason}")]
+    Address { url: String, reason: String },
 }
 
 /// A client of one registry (Confluent's REST API). Cheap to clone.
@@ -35,12 +38,23 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// `http[s]://[user:password@]host:port[/path][?ca=FILE]`. Of the file's authorities, if there is one, the certificate must be.
     pub fn new(url: &str) -> Result<Self, RegistryError> {
-        let http = reqwest::Client::builder()
-            .timeout(TIMEOUT)
-            .build()
-            .map_err(|e| RegistryError::Unavailable { url: masked(url), reason: e.to_string() })?;
-        Ok(Self { url: url.trim_end_matches('/').to_owned(), http })
+        let (base, ca) = url.split_once("?ca=").map_or((url, None), |(base, file)| (base, Some(file)));
+        let wrong = |reason: String| RegistryError::Address { url: masked(base), reason };
+        let parsed = reqwest::Url::parse(base).map_err(|e| wrong(format!("{e}; http://host:port is needed")))?;
+        if !matches!(parsed.scheme(), "http" | "https") {
+            return Err(wrong("http://host:port or https://host:port is needed".into()));
+        }
+        let mut http = reqwest::Client::builder().timeout(TIMEOUT);
+        if let Some(file) = ca {
+            let pem = std::fs::read(file).map_err(|e| wrong(format!("{file}, named by ca=FILE: {e}")))?;
+            let authorities =
+                Certificate::from_pem_bundle(&pem).map_err(|e| wrong(format!("{file}, named by ca=FILE: {}", chain(&e))))?;
+            http = http.tls_certs_only(authorities);
+        }
+        let http = http.build().map_err(|e| wrong(chain(&e)))?;
+        Ok(Self { url: base.trim_end_matches('/').to_owned(), http })
     }
 
     /// Where this registry is, fit for logs.

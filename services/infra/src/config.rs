@@ -20,6 +20,9 @@ pub use kafka::{KafkaLogin, KafkaSecurity, Mechanism};
 /// Longest topic prefix in bytes: a topic's name has at most 249, ours need up to 18.
 const MAX_TOPIC_PREFIX: usize = 200;
 
+/// Lists every variable there is; a test holds it against the code.
+const TABLE: &str = include_str!("../../../docs/CONFIGURATION.md");
+
 /// A variable that is missing or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -70,6 +73,12 @@ impl Env {
     /// Given variables, for tests.
     pub fn of(vars: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>) -> Self {
         Self(vars.into_iter().map(|(k, v)| (k.into(), v.into())).collect())
+    }
+
+    /// The set variables that nothing reads although they begin as ours do: mistyped, or of another version.
+    pub fn unknown(&self) -> BTreeSet<&str> {
+        let known = |name: &str| name == "DOORBUSTER_NATIVE" || TABLE.contains(&format!("`{name}`"));
+        self.0.keys().map(String::as_str).filter(|name| name.starts_with("DOORBUSTER_") && !known(name)).collect()
     }
 
     /// The value, if set and not empty.
@@ -223,6 +232,12 @@ mod tests {
         assert_eq!(connections.delivery_timeout, Duration::from_secs(45));
         assert_eq!(connections.transaction_timeout, Duration::from_secs(30));
         Ok(())
+    }
+
+    #[test]
+    fn variables_that_nothing_reads_are_found() {
+        let env = Env::of([("DOORBUSTER_PURCHASE_ACK", "1"), ("DOORBUSTER_PURCHASE_ACK_MS", "1"), ("PATH", "/")]);
+        assert_eq!(env.unknown().into_iter().collect::<Vec<_>>(), ["DOORBUSTER_PURCHASE_ACK"]);
     }
 
     #[test]

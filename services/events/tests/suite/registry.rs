@@ -23,6 +23,8 @@ enum Mood {
     Garbage(&'static str),
     /// Closes the connection.
     HangsUp,
+    /// Answers nobody but user `u` with the password `p@ss`.
+    WantsLogin,
 }
 
 /// A registry that holds schemas by id and counts what it is asked.
@@ -95,6 +97,10 @@ impl Fake {
             Mood::Says(status) => (status, json!({"error_code": status, "message": "no"}).to_string()),
             Mood::Garbage(text) => (200, text.to_owned()),
             Mood::HangsUp => return,
+            Mood::WantsLogin if lines.iter().any(|line| line.eq_ignore_ascii_case("authorization: Basic dTpwQHNz\r\n")) => {
+                self.answer(&lines[0], &body)
+            }
+            Mood::WantsLogin => (401, String::new()),
             Mood::Silent => {
                 // Ends when the client closes the connection.
                 let _ = reader.read(&mut [0]);
@@ -160,6 +166,21 @@ async fn a_registry_in_trouble_is_asked_again_and_nothing_is_remembered_of_it() 
     fake.set(Mood::Well);
     codec.learn(50).await.unwrap();
     assert_eq!(codec.decode_event(&bytes, 5), Ok(event));
+}
+
+#[tokio::test]
+async fn a_login_in_the_address_is_used_and_never_shown() {
+    let fake = Fake::start();
+    fake.set(Mood::WantsLogin);
+    let with = |login: &str| Registry::new(&fake.url.replace("http://", &format!("http://{login}"))).unwrap();
+    assert_eq!(with("u:p%40ss@").id_of("s", EVENT_SCHEMA).await.unwrap(), Some(42));
+    for wrong in ["", "u:wrong-one@"] {
+        let error = with(wrong).id_of("s", EVENT_SCHEMA).await.unwrap_err().to_string();
+        assert!(error.contains("401") && error.contains("DOORBUSTER_REGISTRY") && !error.contains("wrong-one"), "{error}");
+    }
+    fake.set(Mood::HangsUp);
+    let error = with("u:wrong-one@").id_of("s", EVENT_SCHEMA).await.unwrap_err().to_string();
+    assert!(error.contains("did not answer") && !error.contains("wrong-one"), "{error}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod kafka;
 mod permissions;
 mod postgres;
 mod redis;
+mod registry;
 
 use certificates::{Authority, PASSWORD};
 use infra::config::{Connections, Env};
