@@ -109,7 +109,9 @@ impl GroupConsumer {
         self.client.incremental_assign(&self.list(partitions, at))
     }
 
+    /// Gives partitions back, none of them paused: the client would remember that, and read nothing when they come back.
     pub fn give_up(&self, partitions: &[i32]) -> KafkaResult<()> {
+        self.pause(partitions, false)?;
         self.client.incremental_unassign(&self.list(partitions, Offset::Invalid))
     }
 
