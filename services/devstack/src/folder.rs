@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{ProcessId, Result, StackError};
+use crate::{ProcessId, Result, StackError, disk};
 
 /// Others may pass through: Postgres runs as a user of its own when we are root.
 const MODE: u32 = 0o755;
@@ -69,6 +69,7 @@ fn remove_orphans() {
         let path = entry.path();
         let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         if ours && ProcessId::read_from(&path.join(OWNER)).is_some_and(|owner| !owner.is_alive()) {
+            disk::unmount_below(&path);
             // Somebody else's, or being removed by another process just now: either way not ours to do.
             let _ = fs::remove_dir_all(&path);
         }

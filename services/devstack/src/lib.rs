@@ -3,6 +3,7 @@
 //!
 //! - [`Stack`] runs all four; [`kafka`], [`redis`], [`postgres`] and [`registry`] run one alone. A [`Server`] can be
 //!   killed, paused and started again on the same port and data.
+//! - A [`Disk`] is a folder for a server that can be full.
 //! - [`process`] runs the programs under test and starts them again when they fail.
 //! - [`detached`] is a stack that outlives the command that started it.
 //!
@@ -17,6 +18,7 @@ pub mod redis;
 pub mod registry;
 
 mod ask;
+mod disk;
 mod endpoints;
 mod error;
 mod folder;
@@ -30,6 +32,7 @@ mod spawn;
 mod stack;
 
 pub use ask::http_get;
+pub use disk::Disk;
 pub use endpoints::Endpoints;
 pub use error::{Result, StackError};
 pub use native::kept_logs;

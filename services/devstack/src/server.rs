@@ -79,7 +79,7 @@ impl Server {
                 wanted.iter().map(|&port| if port == 0 { ports::free() } else { Ok(port) }).collect::<Result<_>>()?;
             let recipe = plan(folder.path(), &found)?;
             let log_begin = length(&recipe.launch.log);
-            match run(name, &recipe, &pid_file) {
+            match run(name, &recipe, &[], &pid_file) {
                 Ok(running) => return Ok(Server { name, recipe, pid_file, running: Mutex::new(Some(running)), folder }),
                 Err(error) if tries < PORT_TRIES && another_may_do(wanted) && is_port_clash(&error, log_begin) => tries += 1,
                 Err(error) => return Err(error),
@@ -182,9 +182,17 @@ impl Server {
     /// # Errors
     /// As for stopping and for a first start. It is not running then.
     pub fn restart(&self) -> Result<()> {
+        self.restart_with(&[])
+    }
+
+    /// As [`Server::restart`], with these variables on top of its own until it is started again.
+    ///
+    /// # Errors
+    /// As for a restart.
+    pub fn restart_with(&self, env: &[(String, String)]) -> Result<()> {
         let mut slot = self.lock();
         self.stop_running(&mut slot)?;
-        *slot = Some(run(self.name, &self.recipe, &self.pid_file)?);
+        *slot = Some(run(self.name, &self.recipe, env, &self.pid_file)?);
         Ok(())
     }
 
@@ -216,11 +224,13 @@ impl fmt::Debug for Server {
 }
 
 /// Launches the program and waits until it answers.
-fn run(name: &'static str, recipe: &Recipe, pid_file: &Path) -> Result<Running> {
-    let log = &recipe.launch.log;
+fn run(name: &'static str, recipe: &Recipe, env: &[(String, String)], pid_file: &Path) -> Result<Running> {
+    let mut launch = recipe.launch.clone();
+    launch.env.extend_from_slice(env);
+    let log = &launch.log;
     let log_begin = length(log);
     let begin = Instant::now();
-    let mut child = recipe.launch.spawn()?;
+    let mut child = launch.spawn()?;
     let pid = child.id();
     let not_ready =
         |reason: String| StackError::NotReady { name: name.to_owned(), reason, log: log.clone(), tail: logs::excerpt(log) };

@@ -18,6 +18,7 @@ use std::{
 use crate::{Result, StackError};
 
 /// A program to start: what, with which arguments and environment, and where its output goes.
+#[derive(Clone)]
 pub(crate) struct Launch {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,

@@ -2,9 +2,10 @@
 
 mod probing;
 
-use std::{net::TcpListener, thread, time::Duration};
+use std::{error::Error, net::TcpListener, thread, time::Duration};
 
 use devstack::{
+    Disk,
     kafka::{self, KafkaOptions},
     postgres::{self, PostgresOptions},
     redis::{self, RedisOptions},
@@ -61,6 +62,31 @@ fn a_killed_postgres_leaves_no_child_and_has_its_data_again() {
     server.restart().unwrap();
     assert_eq!(postgres::query(server.endpoint(), "select x from t").unwrap(), "1");
     assert_eq!(postgres::query(server.endpoint(), "show timezone").unwrap(), "UTC");
+}
+
+#[test]
+fn a_postgres_whose_disk_is_full_has_its_data_again_once_there_is_space() {
+    let disk = Disk::new(512 << 20).inspect_err(|error| println!("left out: {error}: {:?}", error.source()));
+    let Ok(disk) = disk else { return };
+    let options = PostgresOptions {
+        fsync: false,
+        dir: Some(disk.path().to_owned()),
+        settings: vec!["min_wal_size=32MB".to_owned()],
+        ..PostgresOptions::default()
+    };
+    let server = postgres::start(options).unwrap();
+    let ask = |statement: &str| postgres::query(server.endpoint(), statement);
+    ask("create table t as select 1 as x").unwrap();
+    println!("{} MB after the start", disk.used().unwrap() >> 20);
+    disk.fill().unwrap();
+    let refused = ask("create table u as select repeat('x', 100) from generate_series(1, 100000)").unwrap_err();
+    assert!(refused.source().unwrap().to_string().contains("No space left on device"), "{refused:?}");
+    // Once its log needs a new file, Postgres fails, and again when it recovers.
+    while ask("select pg_logical_emit_message(true, 'test', 'x'), pg_switch_wal()").is_ok() {}
+    disk.free().unwrap();
+    server.restart().unwrap();
+    assert_eq!(ask("select x from t").unwrap(), "1");
+    ask("create table u as select repeat('x', 100) from generate_series(1, 100000)").unwrap();
 }
 
 #[test]
