@@ -8,6 +8,7 @@
 //! ```
 //! Everything here blocks and panics on failure, which is what a test wants; all of it may be called from async tests too.
 
+mod clocks;
 mod log;
 mod proxy;
 mod sale;
@@ -15,6 +16,7 @@ mod services;
 mod wait;
 mod world;
 
+pub use clocks::{CLOCK_VARIABLES, wrong_clock};
 pub use proxy::{Mode, Proxy};
 pub use sale::{buy, buy_again, buyers, get, plan, sale, token};
 pub use services::{END_DEADLINE, Service, binary, doorbuster};

@@ -58,15 +58,21 @@ impl World {
 
     /// As [`World::start_service`] under a name of its own, for several of one kind, without waiting.
     pub fn launch_service(&self, service: &str, name: &str, more: &[(&str, &str)]) -> Service {
-        self.launch_service_with(service, name, more, RESTARTS)
+        self.launch_service_with(service, name, more, |program| program.restarts = RESTARTS)
     }
 
-    /// As [`World::launch_service`], where it may have to fail for long, since the servers it needs are away.
-    pub fn launch_service_with(&self, service: &str, name: &str, more: &[(&str, &str)], restarts: RestartPolicy) -> Service {
+    /// As [`World::launch_service`], where the program or what is done when it fails must be another.
+    pub fn launch_service_with(
+        &self,
+        service: &str,
+        name: &str,
+        more: &[(&str, &str)],
+        change: impl FnOnce(&mut Program),
+    ) -> Service {
         let folder = devstack::kept_logs().join(&self.connections().prefix);
         let mut program = Program::new(name, binary(), &folder);
         program.args = ["run", service].map(str::to_owned).to_vec();
-        program.restarts = restarts;
+        change(&mut program);
         let ready_file = folder.join(format!("{name}.ready"));
         let http = (service == "purchase").then(free_port);
         program.env = self.env_vars();
@@ -129,6 +135,11 @@ impl Service {
         self.forget_address();
         self.process = Supervised::start(self.program.clone())?;
         ended.map(drop)
+    }
+
+    /// What the next [`Service::restart`] starts, and with which variables.
+    pub fn program_mut(&mut self) -> &mut Program {
+        &mut self.program
     }
 
     /// So that the address of a run that is over is not asked.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::{Timestamp, VoucherId};
-use testkit::{WorldBuilder, buy, wait_until};
+use testkit::{WorldBuilder, buy, wait_until, wrong_clock};
 
 use crate::Shop;
 
@@ -19,7 +19,10 @@ fn in_time_zone(zone: &'static str) {
         runtime.block_on(async { world.postgres().await.batch_execute(&set).await }).unwrap();
         world
     };
-    let shop = Shop::on(world, &[("TZ", zone)]);
+    opens_and_ends_on_time(&Shop::on(world, &[("TZ", zone)]));
+}
+
+fn opens_and_ends_on_time(shop: &Shop) {
     let voucher = shop.world.voucher_id();
     let mut terms = shop.world.terms(5, 1, 0);
     let now = terms.begins_at.plus(60_000);
@@ -54,6 +57,16 @@ fn a_sale_opens_and_ends_on_time_far_from_greenwich() {
 #[test]
 fn a_sale_opens_and_ends_on_time_where_summer_time_exists() {
     in_time_zone("America/New_York");
+}
+
+/// By less than an hour: beyond, purchase refuses the buyers' tokens, rightly.
+#[test]
+fn a_sale_opens_and_ends_on_time_by_services_whose_clocks_are_wrong() {
+    for minutes in [50, -50] {
+        let Ok(wrong) = wrong_clock(minutes * 60).inspect_err(|why| println!("left out: {why}")) else { return };
+        let wrong = wrong.each_ref().map(|(name, value)| (name.as_str(), value.as_str()));
+        opens_and_ends_on_time(&Shop::on(WorldBuilder::build, &wrong));
+    }
 }
 
 /// Ids are text, never numbers.
