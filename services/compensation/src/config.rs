@@ -43,7 +43,8 @@ pub struct CompensationConfig {
     pub drain_deadline: Duration,
     /// `DOORBUSTER_COMPENSATION_START_MS` (default 60000): how long a start waits for servers that cannot be reached.
     pub start_patience: Duration,
-    /// `DOORBUSTER_COMPENSATION_WATCHDOG_MS` (default 60000): a loop that stands still for longer ends the process.
+    /// `DOORBUSTER_COMPENSATION_WATCHDOG_MS` (default 60000): one turn of a member, a call that blocks or a read of the log that gets nowhere for
+    /// longer ends the process. Low: a slow Kafka ends processes; high: a partition stands still for longer.
     pub watchdog: Duration,
 }
 

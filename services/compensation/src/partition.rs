@@ -12,12 +12,12 @@ use std::{
 use domain::{Timestamp, Voucher, VoucherId};
 use events::Codec;
 use infra::{
-    kafka::Probe,
+    kafka::{LogError, Probe},
     postgres::Pool,
     redis::{Store, StoreError},
     shutdown::CancellationToken,
     telemetry::Readiness,
-    watchdog::Beats,
+    watchdog::{Beat, Beats},
 };
 use parking_lot::Mutex;
 use publish::RequestProducer;
@@ -143,6 +143,22 @@ impl Partition {
             wanted: Notify::new(),
             reserved: Mutex::default(),
         }
+    }
+
+    /// For what a task of this partition has a blocking thread do. Everything else they wait for is cancelled by its own limit.
+    pub(crate) fn watched(&self, what: &'static str) -> Arc<Beat> {
+        let beat = self.service.beats.add(format!("partition {}", self.number));
+        beat.begin(what);
+        beat
+    }
+
+    /// Asks the brokers for offsets.
+    pub(crate) async fn probe<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Probe) -> Result<T, LogError> + Send + 'static,
+    ) -> Result<T, LogError> {
+        let _beat = self.watched("asking for offsets");
+        self.service.probe.ask(call).await
     }
 
     /// Everything below this offset of `order-events` is settled.

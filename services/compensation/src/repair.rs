@@ -184,8 +184,11 @@ impl Repairs {
         }
         // Read after the fences: these ends must cover all that Redis has settled and all that was reserved before.
         let number = self.partition.number;
-        let ends = move |probe: &Probe| Ok((probe.stable_events(number)?, probe.requests(number)?.1));
-        let (events, requests) = self.partition.service.probe.ask(ends).await?;
+        let ends = move |probe: &Probe| {
+            crash::point("compensation.fenced");
+            Ok((probe.stable_events(number)?, probe.requests(number)?.1))
+        };
+        let (events, requests) = self.partition.probe(ends).await?;
         for (voucher, row_seq, fenced) in raised {
             self.begin(&voucher, row_seq, fenced, events, requests);
         }
@@ -209,10 +212,7 @@ impl Repairs {
         }
         crash::point("compensation.fence");
         match store.raise_fence(voucher, row.terms.partition, &Uuid::new_v4().to_string(), work.reset).await {
-            Ok(fenced) => {
-                crash::point("compensation.fenced");
-                Ok(Some(fenced))
-            }
+            Ok(fenced) => Ok(Some(fenced)),
             Err(StoreError::Damaged { problem, .. }) => {
                 work.reset = true;
                 work.again(&partition, voucher, &problem);
@@ -312,7 +312,7 @@ impl Repairs {
         let Some(from) = wanted.values().min().copied() else { return Ok(false) };
         let partition = self.partition.clone();
         let number = partition.number;
-        let end = partition.service.probe.ask(move |probe| probe.stable_events(number)).await?;
+        let end = partition.probe(move |probe| probe.stable_events(number)).await?;
         if from >= end {
             return Ok(false);
         }
@@ -343,6 +343,7 @@ impl Repairs {
         let connections = self.partition.service.config.connections.clone();
         let (number, reader) = (self.partition.number, self.reader.take());
         let wanted: HashMap<Vec<u8>, i64> = wanted.iter().map(|(v, from)| (v.as_str().as_bytes().to_vec(), *from)).collect();
+        let beat = self.partition.watched("reading the log");
         let read = move || -> Result<_, LogError> {
             let mut reader = match reader {
                 Some(reader) => reader,
@@ -351,6 +352,7 @@ impl Repairs {
             let (mut records, mut scanned, mut read_to) = (Vec::new(), 0, end);
             reader.read(from, end, &mut |record| {
                 scanned += 1;
+                beat.begin("reading the log");
                 let offset = record.offset;
                 if record.key.as_ref().and_then(|key| wanted.get(key)).is_some_and(|from| offset >= *from) {
                     records.push(record);

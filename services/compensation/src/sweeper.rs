@@ -117,7 +117,7 @@ impl Sweeper {
         }
         let Some(latest) = found.iter().filter_map(|(_, old)| old.last()).map(|r| r.stamp).max() else { return Ok(()) };
         let number = self.partition.number;
-        let decided = service.probe.ask(move |probe| probe.first_request_after(number, latest.plus(span))).await?;
+        let decided = self.partition.probe(move |probe| probe.first_request_after(number, latest.plus(span))).await?;
         tracing::debug!(partition = self.partition.number, vouchers = found.len(), decided, "reservations without a fate");
         let suspects = found.into_iter().map(|(v, reservations)| (v, Suspects { reservations, decided, settled: None }));
         self.suspects.extend(suspects);

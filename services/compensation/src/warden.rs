@@ -161,6 +161,7 @@ impl Warden {
         let partition = &self.partition;
         let (connections, number) = (partition.service.config.connections.clone(), partition.number);
         let last = move || PartitionReader::open(&connections, &connections.topics.events, number)?.last();
+        let _beat = partition.watched("reading the end of the log");
         let last = tokio::task::spawn_blocking(last).await.context("reading the log was cut off")??;
         if let Some(record) = last.filter(|record| record.offset < settled) {
             let event = decode(&partition.service.codec, &record.payload, number, record.offset, &partition.stop).await?;

@@ -1,5 +1,5 @@
-//! Ends the process when one attempt (a lane's, a turn of a consumer's loop) takes longer than its bound; whoever runs the process starts
-//! it again.
+//! Ends the process when one attempt (a lane's, a turn of a consumer's loop, a blocking call of a task) takes longer than its bound; whoever
+//! runs the process starts it again.
 //!
 //! A call into the client library that never comes back cannot be cancelled: only the end of the process helps. What is measured is one
 //! attempt, so a database that is away (many short attempts) never ends the process.

@@ -126,6 +126,26 @@ fn a_lane_that_hangs_is_ended_by_the_watchdog_and_nothing_is_lost() {
     shop.world.assert_audit();
 }
 
+/// The same for what blocks in compensation's tasks: here, asking for the ends of the log behind a closed gate.
+#[test]
+fn a_repair_that_hangs_is_ended_by_the_watchdog_and_the_sale_goes_on() {
+    const BOUND: Duration = Duration::from_secs(6);
+    let shop = Shop::on(WorldBuilder::build, &[("DOORBUSTER_COMPENSATION_WATCHDOG_MS", "6000")]);
+    let voucher = shop.open(10);
+    let folder = shop.world.crash_points();
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("compensation.fenced"), "1 hang").unwrap();
+    crate::redis_lost::flush_all(&shop.world.connections().redis);
+    wait_until(PATIENCE, "the repair to hang", || !folder.join("compensation.fenced").exists());
+    let hung = Instant::now();
+    wait_until(PATIENCE, "the watchdog to end it", || shop.compensation.process.restarts() == 1);
+    assert!(hung.elapsed() < 2 * BOUND, "ended only after {:?}", hung.elapsed());
+    fs::remove_dir(&folder).unwrap();
+    wait_until(PATIENCE, "purchases", || testkit::buy(&shop.url(), &voucher, "buyer").is_accepted());
+    shop.world.wait_settled(&[&voucher]);
+    shop.world.assert_audit();
+}
+
 /// Points at which nobody has died yet.
 fn left(folder: &Path) -> BTreeSet<&'static str> {
     POINTS.iter().filter(|point| folder.join(point).exists()).copied().collect()

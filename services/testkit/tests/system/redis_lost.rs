@@ -14,7 +14,7 @@ use crate::{Shop, names};
 /// "Within seconds": the warming wait of 3 s and the warden's look each second, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(20);
 
-fn flush_all(url: &str) {
+pub(crate) fn flush_all(url: &str) {
     let mut stream = TcpStream::connect(url.trim_start_matches("redis://")).unwrap();
     stream.write_all(b"FLUSHALL\r\n").unwrap();
     let mut answer = [0; 5];
