@@ -23,9 +23,9 @@ lint: ## formatting and clippy, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 
-chaos: setup ## break things under a sale for MINUTES (10), drawn from SEED (another one each time): docs/CHAOS.md
+chaos: setup ## break things under a sale for MINUTES (10), drawn from SEED (another one each time), beside OTHER build: docs/CHAOS.md
 	cargo build --locked --package cli --package chaos --bins
-	target/debug/chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+	target/debug/chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(OTHER),--other $(OTHER))
 
 mutants: setup ## break the code rule by rule and see that a test notices each
 	services/chaos/mutants/run

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashSet,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +19,7 @@ use testkit::{World, block_on};
 use crate::{
     buyers::{Buyers, Plan},
     check,
-    fault::{Fault, Kind},
+    fault::{self, Fault, Kind},
     keeper::Keeper,
     ledger::{Ledger, Trouble},
     report::{self, Report},
@@ -36,8 +37,10 @@ pub struct Run {
     pub epoch: Duration,
     /// Visits of buyers a second.
     pub rate: f64,
-    /// What may be broken.
+    /// What may be broken, where it is possible.
     pub kinds: Vec<Kind>,
+    /// The binary of another build, of which every second process of each service is.
+    pub other: Option<PathBuf>,
 }
 
 /// For the keeper's first voucher to be on sale.
@@ -57,7 +60,7 @@ const RARE: f64 = 4.0;
 /// Runs to the end.
 ///
 /// # Errors
-/// When the servers cannot be started.
+/// When the servers cannot be started, or no kind of fault is possible.
 ///
 /// # Panics
 /// At the first broken promise or fault that cannot be made or ended, saying what to call to see it again. As a panic, since unwinding keeps
@@ -65,12 +68,17 @@ const RARE: f64 = 4.0;
 pub fn run(run: &Run, say: &dyn Fn(&str)) -> Result<Report> {
     let began = Instant::now();
     let mut report = Report::default();
-    let mut site = Site::new(Servers::start()?);
+    let mut site = Site::new(Servers::start()?, run.other.clone());
+    let kinds = fault::possible(&run.kinds, &site, say);
+    ensure!(!kinds.is_empty(), "none of the kinds of faults is possible here");
+    let run = &Run { kinds, ..run.clone() };
     for seed in run.seed.. {
         say(&format!("epoch {}: seed {seed}, world {}", report.epochs + 1, site.world.connections().prefix));
         if let Err(error) = epoch(run, seed, &mut site, &mut report, say) {
             let minutes = run.epoch.as_secs().div_ceil(60);
-            panic!("{error:#}\n\nthe run so far: {report}\nto see it again: make chaos SEED={seed} MINUTES={minutes}");
+            let other = run.other.as_deref().and_then(Path::parent).map(|folder| format!(" OTHER={}", folder.display()));
+            let other = other.unwrap_or_default();
+            panic!("{error:#}\n\nthe run so far: {report}\nto see it again: make chaos SEED={seed} MINUTES={minutes}{other}");
         }
         report.epochs += 1;
         report.took = began.elapsed();

@@ -7,6 +7,17 @@ use rand::rngs::SmallRng;
 
 use crate::{faults, site::Site};
 
+/// What a kind cannot do without and not every machine or run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A small disk under Postgres: this process may mount one.
+    Disk,
+    /// Clocks that can be wrong for one process: a C compiler.
+    Clocks,
+    /// Services of another build beside those of this one.
+    OtherBuild,
+}
+
 /// One thing broken for a while. Everything random in it was drawn when it was made.
 pub trait Fault: Send {
     /// What it does, with its parameters.
@@ -39,6 +50,8 @@ pub struct Kind {
     pub hold: (Duration, Duration),
     /// Costs so much that it is drawn less often.
     pub rare: bool,
+    /// What it cannot do without.
+    pub needs: Option<Need>,
     /// What it touches: `kafka`, `redis`, `postgres`, `registry`, `purchase`, `orders`, `compensation`. Two faults at one time share none.
     pub uses: &'static [&'static str],
     /// Draws its parameters.
@@ -57,7 +70,7 @@ pub(crate) const fn kind(
     uses: &'static [&'static str],
     make: Make,
 ) -> Kind {
-    Kind { name, bound: seconds(bound), why, hold, rare: false, uses, make }
+    Kind { name, bound: seconds(bound), why, hold, rare: false, needs: None, uses, make }
 }
 
 /// The same, for a kind that is drawn less often.
@@ -65,11 +78,30 @@ pub(crate) const fn rare(kind: Kind) -> Kind {
     Kind { rare: true, ..kind }
 }
 
+/// The same, for a kind that is possible only with something special.
+pub(crate) const fn needing(need: Need, kind: Kind) -> Kind {
+    Kind { needs: Some(need), ..kind }
+}
+
+/// Those of the kinds that are possible on this site; the others are told, with the reason.
+pub fn possible(kinds: &[Kind], site: &Site, say: &dyn Fn(&str)) -> Vec<Kind> {
+    let lacked = |need: Option<Need>| need.and_then(|need| site.lacks(need));
+    for need in [Need::Disk, Need::Clocks, Need::OtherBuild] {
+        let names: Vec<&str> = kinds.iter().filter(|kind| kind.needs == Some(need)).map(|kind| kind.name).collect();
+        if let Some(why) = site.lacks(need).filter(|_| !names.is_empty()) {
+            say(&format!("left out: {}: {why}", names.join(", ")));
+        }
+    }
+    kinds.iter().filter(|kind| lacked(kind.needs).is_none()).copied().collect()
+}
+
 /// All kinds.
 pub fn kinds() -> &'static [Kind] {
     static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
-        let families: [&[Kind]; 8] = [
+        let families: [&[Kind]; 10] = [
             faults::processes::KINDS,
+            faults::builds::KINDS,
+            faults::clocks::KINDS,
             faults::crashes::KINDS,
             faults::network::KINDS,
             faults::kafka::KINDS,

@@ -1,7 +1,7 @@
 //! The services of a run as child processes. One that dies is started again at once, and for ever: a service may have to wait for a server
 //! longer than anything else does.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use devstack::process::{RestartPolicy, State};
@@ -64,6 +64,8 @@ impl Role {
 /// The processes, by kind and in the order of their numbers. The default has none.
 #[derive(Default)]
 pub struct Fleet {
+    /// The binary of another build: every second process of a kind is of that one.
+    pub(crate) other: Option<PathBuf>,
     purchase: Vec<Service>,
     orders: Vec<Service>,
     compensation: Vec<Service>,
@@ -71,8 +73,8 @@ pub struct Fleet {
 
 impl Fleet {
     /// Starts all processes without waiting for them.
-    pub(crate) fn start(world: &World) -> Self {
-        let mut fleet = Self::default();
+    pub(crate) fn start(world: &World, other: Option<PathBuf>) -> Self {
+        let mut fleet = Self { other, ..Self::default() };
         Role::ALL.into_iter().for_each(|role| fleet.grow(world, role, role.usual()));
         fleet
     }
@@ -108,9 +110,18 @@ impl Fleet {
     pub(crate) fn grow(&mut self, world: &World, role: Role, count: usize) {
         for number in self.of(role).len()..count {
             let name = format!("{}-{number}", role.name());
-            let service = world.launch_service_with(role.name(), &name, &SETTINGS, RESTARTS);
+            let build = self.build_of(number);
+            let service = world.launch_service_with(role.name(), &name, &SETTINGS, |program| {
+                program.restarts = RESTARTS;
+                program.program = build;
+            });
             self.of_mut(role).push(service);
         }
+    }
+
+    /// The binary of which the process of this number is when nothing is broken.
+    pub(crate) fn build_of(&self, number: usize) -> PathBuf {
+        self.other.clone().filter(|_| number % 2 == 1).unwrap_or_else(testkit::binary)
     }
 
     /// Ends the youngest processes of this kind (SIGTERM) until there are `count`.

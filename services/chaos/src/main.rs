@@ -2,8 +2,12 @@
 
 #![allow(clippy::print_stdout, reason = "a command's result")]
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
+use anyhow::Context;
 use chaos::{
     drive::{self, Run},
     fault::{self, Kind},
@@ -28,9 +32,20 @@ struct Args {
     /// Only kinds whose names begin with one of these
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Folder with another build's `doorbuster`: every second process of each service is of that one
+    #[arg(long)]
+    other: Option<PathBuf>,
     /// Print the kinds of faults and end
     #[arg(long)]
     list: bool,
+}
+
+/// The binary in a folder of another build.
+fn binary_in(folder: &Path) -> anyhow::Result<PathBuf> {
+    let path = folder.join("doorbuster");
+    let found = path.canonicalize().with_context(|| format!("--other {}: there is no build", folder.display()))?;
+    anyhow::ensure!(found.is_file(), "{} is not a program", path.display());
+    Ok(found)
 }
 
 fn main() -> anyhow::Result<()> {
@@ -50,6 +65,7 @@ fn main() -> anyhow::Result<()> {
         epoch: minutes(args.epoch_minutes.min(args.minutes)),
         rate: args.rate,
         kinds,
+        other: args.other.as_deref().map(binary_in).transpose()?,
     };
     let began = std::time::Instant::now();
     let say = |line: &str| println!("{:7.1} {line}", began.elapsed().as_secs_f64());

@@ -2,13 +2,14 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use devstack::{
-    Endpoints, Server, kafka,
+    Disk, Endpoints, Server, kafka,
     kafka::ClusterOptions,
     postgres::{self, PostgresOptions},
     redis::{self, RedisOptions},
@@ -17,7 +18,7 @@ use devstack::{
 use testkit::{Mode, Proxy, World, block_on, with_database};
 use tokio_postgres::NoTls;
 
-use crate::{ask, fleet::Fleet};
+use crate::{ask, fault::Need, fleet::Fleet};
 
 /// As many as can lose one and still acknowledge.
 const BROKERS: usize = 3;
@@ -27,6 +28,10 @@ const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// For a server that is running to answer, where it was paused, busy or restarted a moment ago.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
+/// Bytes of the disk under Postgres, in memory: several times what an epoch leaves there.
+const DISK: u64 = 1 << 30;
+/// So that Postgres does not keep much of that for its log, and soon needs new space for it.
+const WAL: [&str; 2] = ["min_wal_size=32MB", "max_wal_size=128MB"];
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -56,6 +61,8 @@ pub struct Servers {
     pub redis: Proxied,
     pub postgres: Proxied,
     pub registry: Proxied,
+    /// Under Postgres, which ends before it; an error where this process may mount none.
+    pub(crate) disk: Result<Disk>,
 }
 
 impl Servers {
@@ -68,7 +75,10 @@ impl Servers {
             ..ClusterOptions::default()
         };
         let redis_options = RedisOptions { aof: true, ..RedisOptions::default() };
-        let postgres_options = PostgresOptions { fsync: false, ..PostgresOptions::default() };
+        let disk = Disk::new(DISK).map_err(anyhow::Error::from);
+        let dir = disk.as_ref().ok().map(|disk| disk.path().to_owned());
+        let settings = WAL.map(str::to_owned).to_vec();
+        let postgres_options = PostgresOptions { fsync: false, dir, settings, ..PostgresOptions::default() };
         let (brokers, redis, postgres, registry) = thread::scope(|scope| {
             let brokers = scope.spawn(|| kafka::start_cluster(cluster));
             let redis = scope.spawn(|| redis::start(redis_options));
@@ -85,6 +95,7 @@ impl Servers {
             redis: Proxied::new(redis?)?,
             postgres: Proxied::new(postgres?)?,
             registry: Proxied::new(registry?)?,
+            disk,
         })
     }
 
@@ -156,19 +167,30 @@ pub struct Site {
 }
 
 impl Site {
-    /// Makes a world on the servers and starts its services; they may not be ready yet.
-    pub fn new(servers: Servers) -> Self {
+    /// Makes a world on the servers and starts its services; they may not be ready yet. `other`: the binary of another build, of which
+    /// every second process of each kind is.
+    pub fn new(servers: Servers, other: Option<PathBuf>) -> Self {
         let world = new_world(&servers);
-        Self { fleet: Fleet::start(&world), world, servers }
+        Self { fleet: Fleet::start(&world, other), world, servers }
+    }
+
+    /// Why a kind of fault with this need is not possible here.
+    pub(crate) fn lacks(&self, need: Need) -> Option<String> {
+        match need {
+            Need::Disk => self.servers.disk.as_ref().err().map(|error| format!("{error:#}")),
+            Need::Clocks => testkit::wrong_clock(0).err(),
+            Need::OtherBuild if self.fleet.other.is_some() => None,
+            Need::OtherBuild => Some("there is no other build (OTHER=FOLDER)".to_owned()),
+        }
     }
 
     /// A fresh world with fresh services on the same servers: new topics, new database, an empty Redis. Everything of the old one ends.
     pub fn next_world(&mut self) -> Result<()> {
-        self.fleet = Fleet::default();
+        let other = std::mem::take(&mut self.fleet).other;
         let mut redis = self.servers.redis()?;
         ::redis::cmd("FLUSHALL").exec(&mut redis)?;
         self.world = new_world(&self.servers);
-        self.fleet = Fleet::start(&self.world);
+        self.fleet = Fleet::start(&self.world, other);
         Ok(())
     }
 

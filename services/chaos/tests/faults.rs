@@ -2,7 +2,10 @@
 //! others by name, or all of them: `CHAOS_KINDS=redis-busy,kafka-rolled` or `CHAOS_KINDS=all`.
 
 use std::{
+    fs,
+    os::unix::ffi::OsStrExt,
     panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -12,22 +15,26 @@ use std::{
 };
 
 use chaos::{
-    fault::{Kind, kinds},
+    fault::{Kind, Need, kinds, possible},
+    fleet::Role,
     site::{Servers, Site},
 };
 use domain::VoucherId;
 use rand::{SeedableRng, rngs::SmallRng};
 use replay::Verdict;
-use testkit::{block_on, token, wait_until};
+use testkit::{Service, block_on, token, wait_until};
 
 /// What takes little time, of every family.
-const USUAL: [&str; 7] = [
+const USUAL: [&str; 10] = [
     "orders-killed",
+    "orders-other-build",
+    "purchase-clock-wrong",
     "redis-silent",
     "kafka-leader-killed",
     "orders-offsets-deleted",
     "redis-failed-over",
     "postgres-restored",
+    "postgres-disk-full",
     "registry-frozen",
 ];
 
@@ -67,13 +74,14 @@ fn after_each_fault_the_shop_sells_and_settles() {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut shop = Shop::open();
     let mut failed = Vec::new();
-    for kind in chosen() {
+    for kind in possible(&chosen(), &shop.site, &|line| println!("{line}")) {
         let mut fault = (kind.make)(&mut rng);
         let tried = catch_unwind(AssertUnwindSafe(|| {
             let buyers = Buyers::come(&shop);
             wait_until(PATIENCE, "buyers", || buyers.bought() >= 4);
             let begun = Instant::now();
             fault.begin(&mut shop.site).unwrap();
+            shop.wait_broken(kind);
             thread::sleep(kind.hold.0.max(Duration::from_secs(1)));
             fault.end(&mut shop.site).unwrap();
             let ended = Instant::now();
@@ -81,6 +89,7 @@ fn after_each_fault_the_shop_sells_and_settles() {
             shop.site.check().unwrap();
             shop.sell();
             let recovered = ended.elapsed();
+            shop.wait_whole();
             // Also what the sweeper publishes later.
             shop.site.world.wait_settled(&[&shop.voucher]);
             shop.assert_audit();
@@ -165,7 +174,7 @@ struct Shop {
 
 impl Shop {
     fn open() -> Self {
-        Self::on(Site::new(Servers::start().unwrap()))
+        Self::on(Site::new(Servers::start().unwrap(), Some(other_build())))
     }
 
     fn on(site: Site) -> Self {
@@ -177,6 +186,31 @@ impl Shop {
         (0..10).for_each(|_| shop.sell());
         shop.site.world.wait_settled(&[&shop.voucher]);
         shop
+    }
+
+    /// Sees a fault in the processes it is about, where they show it.
+    fn wait_broken(&self, kind: Kind) {
+        let services =
+            || Role::ALL.into_iter().filter(|role| kind.uses.contains(&role.name())).flat_map(|r| self.site.fleet.of(r));
+        wait_until(PATIENCE, kind.name, || match kind.needs {
+            Some(Need::OtherBuild) => {
+                let of_other = services().filter(|service| is_of(service, &other_build())).count();
+                let of_this = services().filter(|service| is_of(service, &testkit::binary())).count();
+                of_other * of_this == 0 && of_other + of_this == services().count()
+            }
+            Some(Need::Clocks) if !kind.uses.contains(&"redis") => services().filter(|s| has_other_clock(s)).count() == 1,
+            _ => true,
+        });
+    }
+
+    /// Every second process is of the other build, and all clocks are right.
+    fn wait_whole(&self) {
+        let builds = [testkit::binary(), other_build()];
+        let is_usual = |role| {
+            let services = self.site.fleet.of(role);
+            services.iter().zip(&builds).all(|(service, build)| is_of(service, build)) && !services.iter().any(has_other_clock)
+        };
+        wait_until(PATIENCE, "usual builds and clocks", || Role::ALL.into_iter().all(is_usual));
     }
 
     /// Redis, the log and Postgres tell the same story. On a busy machine one of them may fail to answer in time.
@@ -202,6 +236,25 @@ impl Shop {
             block_on(replay::lag(world.connections(), &world.codec())).is_ok_and(|lag| lag.is_none())
         });
     }
+}
+
+/// The same program under another path: to the run, another build.
+fn other_build() -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("other-build");
+    // There since an earlier call.
+    let _ = std::os::unix::fs::symlink(testkit::binary(), &path);
+    path
+}
+
+/// Whether a service's process was started by this path.
+fn is_of(service: &Service, path: &Path) -> bool {
+    let line = service.process.pid().map(|pid| fs::read(format!("/proc/{pid}/cmdline")));
+    line.is_some_and(|line| line.is_ok_and(|line| line.split(|byte| *byte == 0).next() == Some(path.as_os_str().as_bytes())))
+}
+
+fn has_other_clock(service: &Service) -> bool {
+    let maps = service.process.pid().map(|pid| fs::read_to_string(format!("/proc/{pid}/maps")));
+    maps.is_some_and(|maps| maps.is_ok_and(|maps| maps.contains("libwrong_clock")))
 }
 
 fn accepts(url: &str, voucher: &VoucherId, user: &str) -> bool {

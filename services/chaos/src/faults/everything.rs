@@ -15,6 +15,7 @@ pub(crate) const KINDS: &[Kind] = &[Kind {
     why: "start of the processes 5 s + leaders 5 s + session time-out 6 s + rebalance 3 s + a lane's recovery 5 s + repair 9 s + the sweeper's turn 11 s",
     hold: (seconds(0), seconds(5)),
     rare: true,
+    needs: None,
     uses: &["kafka", "redis", "postgres", "registry", "purchase", "orders", "compensation"],
     make: killed,
 }];

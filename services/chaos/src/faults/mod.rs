@@ -1,5 +1,7 @@
 //! The faults, one file a family: each a table of kinds, then how they are made.
 
+pub(crate) mod builds;
+pub(crate) mod clocks;
 pub(crate) mod crashes;
 pub(crate) mod everything;
 pub(crate) mod kafka;

@@ -1,12 +1,13 @@
-//! Postgres that is killed, locked, read-only, or put back to an older state.
+//! Postgres that is killed, locked, read-only, without space, or put back to an older state.
 
 use std::{thread, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use rand::{Rng, rngs::SmallRng};
 
 use crate::{
-    fault::{Fault, Kind, kind, seconds, steps},
-    site::Site,
+    fault::{Fault, Kind, Need, kind, needing, seconds, steps},
+    site::{Site, until},
 };
 
 const POSTGRES: &[&str] = &["postgres"];
@@ -17,6 +18,7 @@ const NONE: (Duration, Duration) = (seconds(0), seconds(1));
 const LOCKED: (Duration, Duration) = (seconds(8), seconds(20));
 
 const AGAIN: &str = "connect time-out 3 s + back-off 2 s + a lane's recovery 5 s + the backlog";
+const SPACE: &str = "start and the log's replay 5 s + connect time-out 3 s + back-off 2 s + a lane's recovery 5 s + the backlog";
 const OLDER: &str =
     "a lane's look at its position 1 s + its recovery, which folds the missing events, 10 s + back-off 2 s + the backlog";
 
@@ -29,6 +31,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("postgres-positions-locked", 15, AGAIN, LOCKED, POSTGRES, |_| locked("lane_positions")),
     kind("postgres-read-only", 15, AGAIN, HOLD, POSTGRES, |_| read_only()),
     kind("postgres-deadlocked", 15, AGAIN, NONE, POSTGRES, |_| deadlocked()),
+    needing(Need::Disk, kind("postgres-disk-full", 20, SPACE, HOLD, POSTGRES, |rng| disk_full(rng))),
     kind("postgres-restored", 25, OLDER, HOLD, POSTGRES, |_| restored()),
 ];
 
@@ -91,6 +94,31 @@ fn read_only() -> Box<dyn Fault> {
         site.sql(&["SET default_transaction_read_only = off", &alter, "SELECT pg_reload_conf()"])
     };
     steps("Postgres is read-only", move |site: &mut Site| set(site, "on"), move |site, ()| set(site, "off"))
+}
+
+/// Not one page more. Tables that must grow refuse their rows at once, with 53100; Postgres itself fails as soon as its own log needs a new
+/// segment, here either whenever it happens to or at once, and cannot recover before there is space. Somebody makes room and starts it again.
+fn disk_full(rng: &mut SmallRng) -> Box<dyn Fault> {
+    /// Segments of Postgres' log that it may have ready.
+    const SEGMENTS: usize = 32;
+    let at_once = rng.random_bool(0.5);
+    let begin = move |site: &mut Site| {
+        site.servers.disk.as_ref().map_err(|error| anyhow!("{error:#}"))?.fill()?;
+        if at_once {
+            let next_segment = "SELECT pg_logical_emit_message(true, 'chaos', 'x'); SELECT pg_switch_wal()";
+            let _ = (0..SEGMENTS).try_for_each(|_| site.sql(&[next_segment]));
+        }
+        Ok(())
+    };
+    let end = |site: &mut Site, ()| {
+        site.servers.disk.as_ref().map_err(|error| anyhow!("{error:#}"))?.free()?;
+        let postgres = &site.servers.postgres.server;
+        // It may be recovering by itself, and fail in that with what it met before there was space.
+        let is_up = || postgres.process().is_some_and(|process| process.is_alive()) || postgres.restart().is_ok();
+        until("Postgres to answer again", || is_up() && site.sql(&["SELECT 1"]).is_ok())
+    };
+    let what = if at_once { ", to which its log has just come" } else { "" };
+    steps(format!("no space on Postgres' disk{what}"), begin, end)
 }
 
 /// Takes what a lane takes, in the other order, several times: Postgres ends one of the two after `deadlock_timeout` (1 s).

@@ -14,14 +14,14 @@ use crate::{
 
 /// Longer than the worlds' session time-out of 6 s, so that the group gives a frozen member's partitions away.
 const FROZEN: (Duration, Duration) = (seconds(8), seconds(15));
-const SHORT: (Duration, Duration) = (seconds(0), seconds(3));
+pub(super) const SHORT: (Duration, Duration) = (seconds(0), seconds(3));
 const NONE: (Duration, Duration) = (seconds(0), seconds(1));
 
-const START: &str = "start of a process 5 s";
+pub(super) const START: &str = "start of a process 5 s";
 const TAKEOVER: &str = "session time-out 6 s + rebalance 3 s + a lane's recovery 5 s + start of a process 5 s";
 const AWAKE: &str =
     "the others took over while it was frozen; it joins again: rebalance 3 s + a lane's recovery 5 s + back-off 2 s";
-const REBALANCES: &str = "the last rebalance 3 s + a lane's recovery 5 s + start of a process 5 s";
+pub(super) const REBALANCES: &str = "the last rebalance 3 s + a lane's recovery 5 s + start of a process 5 s";
 
 pub(crate) const KINDS: &[Kind] = &[
     kind("purchase-killed", 15, START, NONE, &["purchase"], |rng| killed(Purchase, rng)),
@@ -120,7 +120,8 @@ fn scaled() -> Box<dyn Fault> {
     steps("orders from all to 1 to 4 to 1 processes, and back", begin, end)
 }
 
-fn wait_ready(service: &Service) {
+/// Not without end: it may lack something else that is broken.
+pub(super) fn wait_ready(service: &Service) {
     const DEADLINE: Duration = seconds(15);
     const PAUSE: Duration = Duration::from_millis(20);
     let begun = Instant::now();
