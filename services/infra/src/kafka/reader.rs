@@ -71,6 +71,11 @@ impl PartitionReader {
         Ok(Ends { start, stable, high })
     }
 
+    /// The first offset whose record was appended at or after `at`; `None`: there is none yet.
+    pub fn offset_at(&self, at: Timestamp) -> Result<Option<i64>, LogError> {
+        offset_at(&self.committed, &self.topic, self.partition, at)
+    }
+
     /// Reads from the next committed record at or after `from` up to (not including) offset `to`, calling `each` in order;
     /// ends by position, so markers and aborted records at the end do not confuse it. Fails with `Stalled` rather than hang.
     pub fn read(&mut self, from: i64, to: i64, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), LogError> {

@@ -1,8 +1,11 @@
 //! The rows of the tables `orders` and `vouchers`, and instants as Postgres keeps them.
 
+use std::pin::{Pin, pin};
+
 use domain::{Money, Order, OrderId, OrderStatus, RejectReason, Terms, Timestamp, UserId, Voucher, VoucherId, VoucherState};
 use tokio_postgres::{
-    Row,
+    Client, Row,
+    binary_copy::BinaryCopyInWriter,
     types::{FromSql, IsNull, ToSql, Type, accepts, private::BytesMut, to_sql_checked},
 };
 use uuid::Uuid;
@@ -93,6 +96,72 @@ pub fn voucher_of(row: &Row) -> Result<Voucher, DatabaseError> {
         terms_version: row.try_get("terms_version")?,
         seq: row.try_get("seq")?,
     })
+}
+
+/// Appends orders by binary COPY to `table`, which has [`ORDER_COLUMNS`].
+pub async fn copy_orders(client: &Client, table: &str, orders: &[Order]) -> Result<(), DatabaseError> {
+    let mut copy = pin!(copy(client, table, ORDER_COLUMNS).await?);
+    for o in orders {
+        let [requested_at, decided_at, changed_at] = [o.requested_at, o.decided_at, o.changed_at].map(Instant);
+        let (status, reason, expires_at) = (o.status.as_str(), o.reason.map(RejectReason::as_str), o.expires_at.map(Instant));
+        let row: [&(dyn ToSql + Sync); 15] = [
+            &o.id.as_uuid(),
+            &o.voucher_id.as_str(),
+            &o.partition,
+            &o.user_id.as_str(),
+            &o.quantity,
+            &status,
+            &reason,
+            &requested_at,
+            &decided_at,
+            &changed_at,
+            &expires_at,
+            &o.payment_ref,
+            &o.voucher_seq,
+            &o.request_offset,
+            &o.slot,
+        ];
+        copy.as_mut().write(&row).await?;
+    }
+    finish(copy).await
+}
+
+/// Appends vouchers by binary COPY to `table`, which has [`VOUCHER_COLUMNS`].
+pub async fn copy_vouchers(client: &Client, table: &str, vouchers: &[Voucher]) -> Result<(), DatabaseError> {
+    let mut copy = pin!(copy(client, table, VOUCHER_COLUMNS).await?);
+    for v in vouchers {
+        let t = &v.terms;
+        let row: [&(dyn ToSql + Sync); 14] = [
+            &v.id.as_str(),
+            &t.partition,
+            &t.title,
+            &t.total,
+            &v.remaining,
+            &t.per_user_limit,
+            &Instant(t.begins_at),
+            &Instant(t.ends_at),
+            &t.price.minor,
+            &t.price.currency,
+            &t.payment_window_ms,
+            &v.state.as_str(),
+            &v.terms_version,
+            &v.seq,
+        ];
+        copy.as_mut().write(&row).await?;
+    }
+    finish(copy).await
+}
+
+async fn copy(client: &Client, table: &str, columns: &str) -> Result<BinaryCopyInWriter, DatabaseError> {
+    let columns_of = client.prepare(&format!("SELECT {columns} FROM {table}")).await?;
+    let types: Vec<Type> = columns_of.columns().iter().map(|column| column.type_().clone()).collect();
+    let sink = client.copy_in(&format!("COPY {table} ({columns}) FROM STDIN BINARY")).await?;
+    Ok(BinaryCopyInWriter::new(sink, &types))
+}
+
+async fn finish(copy: Pin<&mut BinaryCopyInWriter>) -> Result<(), DatabaseError> {
+    copy.finish().await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The schema's version. `migrate` alone changes it, forward only; services refuse to start on another version.
 
 use refinery::{Migration, Runner};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, error::SqlState};
 
 use super::{DatabaseError, Pool, connect, look_up};
 use crate::config::Connections;
@@ -25,7 +25,12 @@ pub async fn migrate(connections: &Connections) -> Result<Vec<String>, DatabaseE
     // Building an index on a large table, or waiting for somebody else's migration, may take long.
     client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0").await?;
     client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
-    let report = runner()?.run_async(&mut client).await?;
+    migrate_here(&mut client).await
+}
+
+/// As [`migrate`], in the schema that this session's `search_path` begins with; the caller sees to it that nobody else does it.
+pub async fn migrate_here(client: &mut Client) -> Result<Vec<String>, DatabaseError> {
+    let report = runner()?.run_async(client).await?;
     Ok(report.applied_migrations().iter().map(ToString::to_string).collect())
 }
 
@@ -54,7 +59,7 @@ pub async fn check_schema(pool: &Pool) -> Result<(), DatabaseError> {
     if found == needed { Ok(()) } else { Err(DatabaseError::SchemaVersion { found, needed }) }
 }
 
-async fn has_history(client: &tokio_postgres::Client) -> Result<bool, DatabaseError> {
+async fn has_history(client: &Client) -> Result<bool, DatabaseError> {
     let row = client.query_one("SELECT to_regclass('refinery_schema_history') IS NOT NULL", &[]).await?;
     Ok(row.try_get(0)?)
 }
