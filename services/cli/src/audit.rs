@@ -67,12 +67,15 @@ fn print(audit: &Audit) {
         audit.in_flight,
         audit.seconds
     );
-    print_verdict(&audit.verdict);
+    print_verdict(&audit.verdict, COMPARED);
 }
 
-pub(crate) fn print_verdict(verdict: &Verdict) {
+/// What an audit compares.
+pub(crate) const COMPARED: &str = "Redis, the log and Postgres";
+
+pub(crate) fn print_verdict(verdict: &Verdict, compared: &str) {
     match verdict {
-        Verdict::Equal => output::line(&output::green("equal: Redis, the log and Postgres tell the same story")),
+        Verdict::Equal => output::line(&output::green(&format!("equal: {compared} tell the same story"))),
         Verdict::Different { counts, first } => {
             let counted: Vec<String> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
             output::line(&output::red(&format!("different: {}", counted.join(", "))));

@@ -1,7 +1,7 @@
 //! The command line of Doorbuster: runs the services, sets up what they need, and shows and proves what they did.
 //!
-//! One file a verb. A verb that changes something prints its plan and acts only with `--apply`. Exit codes, the same for all:
-//! 0 done, or equal; 1 refused, or different; 2 could not be done, or could not tell; 64 the command line makes no sense.
+//! One file a verb. A verb that changes something prints its plan and acts only with `--apply` (`rebuild orders` with `--swap`). Exit codes,
+//! the same for all: 0 done, or equal; 1 refused, or different; 2 could not be done, or could not tell; 64 the command line makes no sense.
 
 #[macro_use]
 mod output;
@@ -15,9 +15,11 @@ mod migrate;
 mod rebuild;
 mod run;
 mod stack;
+mod tail;
 mod time;
 mod token;
 mod topics;
+mod verify;
 mod voucher;
 
 use std::process::ExitCode;
@@ -72,6 +74,10 @@ enum Verb {
     Rebuild(rebuild::Verb),
     Token(token::Args),
     Audit(audit::Args),
+    #[command(subcommand)]
+    Verify(verify::Verb),
+    #[command(subcommand)]
+    Tail(tail::Verb),
     Lag(lag::Args),
     Load(load::Args),
     Demo(demo::Args),
@@ -110,6 +116,8 @@ fn execute(verb: Verb) -> anyhow::Result<u8> {
             Verb::Rebuild(verb) => rebuild::execute(verb).await,
             Verb::Token(args) => token::execute(args),
             Verb::Audit(args) => audit::execute(args).await,
+            Verb::Verify(verb) => verify::execute(verb).await,
+            Verb::Tail(verb) => tail::execute(verb).await,
             Verb::Lag(args) => lag::execute(args).await,
             Verb::Load(args) => load::execute(args).await,
             Verb::Demo(args) => demo::execute(args).await,

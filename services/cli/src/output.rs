@@ -13,7 +13,12 @@ macro_rules! outln {
 
 /// One line on stdout. A reader that went away (`| head`) is not an error of ours.
 pub(crate) fn line(text: &str) {
-    let _ = writeln!(io::stdout().lock(), "{text}");
+    printed(text);
+}
+
+/// One line on stdout; whether somebody still reads it.
+pub(crate) fn printed(text: &str) -> bool {
+    writeln!(io::stdout().lock(), "{text}").is_ok()
 }
 
 /// A value as one JSON document on stdout.

@@ -12,11 +12,20 @@ pub enum ReplayError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The beginning of the history was deleted: whatever is folded from the rest is not the whole.
-    #[error("partition {partition} of {topic} begins at offset {start}: the records of offsets 0..{start} were deleted")]
-    Deleted { topic: String, partition: i32, start: i64 },
+    #[error("{0}")]
+    Deleted(String),
     /// A record of `order-events` that cannot be understood, or was written by a newer version.
     #[error("partition {partition} of {topic}, offset {offset}: {problem}")]
     Record { topic: String, partition: i32, offset: i64, problem: String },
+    /// Somebody else rebuilds into the same database.
+    #[error("a rebuild is going on in this database already (process {pid} of Postgres)")]
+    Busy { pid: i32 },
+    /// Somebody else has to do something first, or to end what he does.
+    #[error("{0}")]
+    NotNow(String),
+    /// The answer to a COMMIT did not come. Either way the tables are whole.
+    #[error("it is not known whether the tables were swapped: {0}; rebuild again to see")]
+    Unknown(DatabaseError),
     /// The program itself failed.
     #[error("a reading thread failed")]
     Thread,

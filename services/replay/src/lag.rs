@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     ReplayError,
+    compare::positions,
     walk::{EventWalk, blocking, side_by_side},
 };
 
@@ -51,12 +52,7 @@ impl Lag {
 /// Looks at every partition of the topics.
 pub async fn lag(connections: &Connections, codec: &Codec) -> Result<Lag, ReplayError> {
     let client = infra::postgres::connect(connections).await?;
-    let sql = "SELECT partition, next_offset FROM lane_positions WHERE topic = $1";
-    let rows = client.query(sql, &[&connections.topics.requests]).await?;
-    let positions = rows
-        .iter()
-        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
-        .collect::<Result<HashMap<i32, i64>, tokio_postgres::Error>>()?;
+    let positions = positions(&client, &connections.topics.requests).await?;
     let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
     let asked = connections.clone();
     let (count, settled) = blocking(move || {

@@ -1,11 +1,21 @@
-//! Reads the log again: folds it, compares it with Redis and Postgres, says how far everybody came. Reads only: no producer of ours
-//! is among this crate's dependencies, so nothing here can publish, settle or decide.
+//! Reads the log again: folds it, compares it with Redis and Postgres, says how far everybody came. No producer of ours is among this
+//! crate's dependencies, so nothing here can publish, settle or decide. It writes nothing but tables of its own, which it puts in the place
+//! of the live ones when it is asked to.
 
 mod audit;
+mod compare;
 mod error;
 mod lag;
+mod rebuild;
+mod tail;
+mod verdict;
+mod verify;
 mod walk;
 
-pub use audit::{Audit, AuditOptions, Difference, Kind, Verdict, VoucherCut, audit};
+pub use audit::{Audit, AuditOptions, VoucherCut, audit};
 pub use error::ReplayError;
 pub use lag::{Lag, PartitionLag, lag};
+pub use rebuild::{PartitionRead, Progress, Rebuild, RebuildOptions, Swap, Swapped, Watch, rebuild};
+pub use tail::{TailFrom, TailOptions, TailRecord, tail};
+pub use verdict::{Difference, Kind, Verdict};
+pub use verify::{Verified, verify};

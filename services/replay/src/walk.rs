@@ -7,7 +7,7 @@ use events::{Codec, DecodeError};
 use futures::{StreamExt, TryStreamExt, stream};
 use infra::{
     config::Connections,
-    kafka::{Ends, PartitionReader, Record},
+    kafka::{Ends, PartitionReader, Record, partition_count},
 };
 use tokio::runtime::Handle;
 
@@ -43,15 +43,17 @@ impl EventWalk {
         whole(&self.reader, &self.topic, self.partition)
     }
 
-    /// Calls `each` for every committed event in `from..to`, with its offset.
-    pub(crate) fn events(&mut self, from: i64, to: i64, mut each: impl FnMut(Event, i64)) -> Result<(), ReplayError> {
+    /// Calls `each` for the committed events in `from..to`, with their offsets, until it has had enough.
+    pub(crate) fn events(
+        &mut self,
+        from: i64,
+        to: i64,
+        mut each: impl FnMut(Event, i64) -> ControlFlow<()>,
+    ) -> Result<(), ReplayError> {
         let mut failed = None;
         let (codec, runtime, topic) = (&self.codec, &self.runtime, &self.topic);
         let mut one = |record: Record| match decode(codec, runtime, topic, &record) {
-            Ok(event) => {
-                each(event, record.offset);
-                ControlFlow::Continue(())
-            }
+            Ok(event) => each(event, record.offset),
             Err(error) => {
                 failed = Some(error);
                 ControlFlow::Break(())
@@ -72,7 +74,10 @@ impl EventWalk {
 pub(crate) fn whole(reader: &PartitionReader, topic: &str, partition: i32) -> Result<Ends, ReplayError> {
     let ends = reader.ends()?;
     if ends.start > 0 {
-        return Err(ReplayError::Deleted { topic: topic.to_owned(), partition, start: ends.start });
+        let start = ends.start;
+        let what =
+            format!("partition {partition} of {topic} begins at offset {start}: the records of offsets 0..{start} were deleted");
+        return Err(ReplayError::Deleted(what));
     }
     Ok(ends)
 }
@@ -108,7 +113,7 @@ fn unusable(topic: &str, record: &Record, problem: String) -> ReplayError {
 }
 
 /// Decodes, looking unknown schemas up on the way. `Ok(Err(_))`: nobody can read this record, as a lane would find, too.
-fn understand<T>(
+pub(crate) fn understand<T>(
     codec: &Codec,
     runtime: &Handle,
     decode: impl Fn() -> Result<T, DecodeError>,
@@ -152,6 +157,31 @@ pub(crate) async fn side_by_side<I: Send + 'static, T: Send + 'static>(
     stream::iter(items).map(start).buffered(THREADS).try_collect().await
 }
 
+/// Opens every partition; where history is gone, says so of all partitions that lack some.
+pub(crate) async fn open_all<T: Send + 'static>(
+    partitions: i32,
+    open: impl Fn(i32) -> Result<T, ReplayError> + Clone + Send + 'static,
+) -> Result<Vec<T>, ReplayError> {
+    let open = move |partition| match open(partition) {
+        Err(ReplayError::Deleted(what)) => Ok(Err(what)),
+        opened => opened.map(Ok),
+    };
+    let (mut whole, mut gone) = (Vec::new(), Vec::new());
+    for opened in side_by_side(0..partitions, open).await? {
+        match opened {
+            Ok(opened) => whole.push(opened),
+            Err(what) => gone.push(what),
+        }
+    }
+    if gone.is_empty() { Ok(whole) } else { Err(ReplayError::Deleted(gone.join("; "))) }
+}
+
+/// How many partitions the log has.
+pub(crate) async fn partitions(connections: &Connections) -> Result<i32, ReplayError> {
+    let connections = connections.clone();
+    blocking(move || Ok(partition_count(&connections, &connections.topics.requests)?)).await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,8 +190,8 @@ mod tests {
     async fn results_come_in_order_and_the_first_failure_is_told() {
         let doubled = side_by_side(0..100, |n| Ok(n * 2)).await.unwrap();
         assert_eq!(doubled, (0..100).map(|n| n * 2).collect::<Vec<_>>());
-        let fails =
-            |n| if n % 2 == 1 { Err(ReplayError::Deleted { topic: "t".to_owned(), partition: n, start: 1 }) } else { Ok(n) };
-        assert!(matches!(side_by_side(0..100, fails).await, Err(ReplayError::Deleted { partition: 1, .. })));
+        let fails = |n: i32| if n % 50 == 1 { Err(ReplayError::Deleted(n.to_string())) } else { Ok(n) };
+        assert!(matches!(side_by_side(0..100, fails).await, Err(ReplayError::Deleted(first)) if first == "1"));
+        assert!(matches!(open_all(100, fails).await, Err(ReplayError::Deleted(all)) if all == "1; 51"));
     }
 }

@@ -103,6 +103,34 @@ fn one_of(words: &[String], at: &mut usize, allowed: &BTreeSet<String>, used: &m
     fits
 }
 
+/// Replaying must not be able to publish, settle or decide for anybody: no crate of ours that does is built into `replay`, and neither it nor
+/// what it is built from names a client that produces, but for the one that only listens to what a refused client says.
+#[test]
+fn no_producer_can_be_reached_from_replay() {
+    let cargo = std::env::var_os("CARGO").expect("cargo says where it is");
+    let tree =
+        ["tree", "--locked", "--offline", "--package", "replay", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+    let output = Command::new(cargo).args(tree).current_dir(root()).output().expect("cargo can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ours: BTreeSet<&str> =
+        text.lines().filter(|line| line.contains("/services/")).filter_map(|l| l.split(' ').next()).collect();
+    assert_eq!(ours, BTreeSet::from(["domain", "events", "infra", "replay"]));
+    fn producers(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                producers(&path, found);
+            } else if fs::read_to_string(&path).unwrap().contains("Producer") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    ours.iter().for_each(|name| producers(&root().join("services").join(name).join("src"), &mut found));
+    assert!(found.iter().all(|path| path.ends_with("infra/src/kafka/refused.rs")), "{found:?}");
+}
+
 #[test]
 fn every_licence_is_welcome_and_no_welcome_one_is_gone() {
     let cargo = std::env::var_os("CARGO").expect("cargo says where it is");

@@ -10,7 +10,10 @@ use super::{
     print_answers, print_quantiles,
     services::{Secrets, Services},
 };
-use crate::{audit::print_verdict, output};
+use crate::{
+    audit::{COMPARED, print_verdict},
+    output,
+};
 
 pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
     let report = &outcome.report;
@@ -39,7 +42,7 @@ pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
         outln!("  {:>9} = {stock} in stock + {reserved} reserved + {sold} sold, in Redis", v.total);
         outln!("  {:>9} = {} left + {} sold, in the log and in Postgres", v.total, v.remaining, v.sold);
     }
-    print_verdict(&outcome.audit.verdict);
+    print_verdict(&outcome.audit.verdict, COMPARED);
     outcome.checks.iter().for_each(print_check);
     outln!("logs: {}", logs.display());
 }

@@ -10,18 +10,17 @@ use std::{
 };
 
 use domain::{
-    Event, EventBody, LoggedRequest, RULES_VERSION, RefusalReason, RequestKind, State, UserId, Voucher, VoucherId, decide,
+    Event, EventBody, LoggedRequest, RULES_VERSION, RefusalReason, RequestKind, State, UserId, Voucher, VoucherId, conservation,
+    decide,
 };
 use events::Codec;
 use infra::{config::Connections, kafka::PartitionReader};
 use tokio::runtime::Handle;
 
-use super::{
-    postgres::changes,
-    verdict::{Findings, Kind},
-};
 use crate::{
     ReplayError,
+    compare::changes,
+    verdict::{Findings, Kind},
     walk::{self, EventWalk, whole},
 };
 
@@ -32,46 +31,47 @@ const AHEAD: usize = 1000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A partition's events, opened before the snapshot of Postgres is taken.
-pub(super) struct Opened {
-    pub(super) events: EventWalk,
+pub(crate) struct Opened {
+    pub(crate) events: EventWalk,
     /// Where they ended at that moment: what is below was committed in Postgres first.
-    pub(super) published: i64,
+    pub(crate) published: i64,
 }
 
 /// Where a partition is cut.
 #[derive(Debug)]
-pub(super) struct Cut<'a> {
+pub(crate) struct Cut<'a> {
     /// The lane's position in the snapshot of Postgres: requests below it are decided there. `None`: no lane ever worked here.
-    pub(super) next_offset: Option<i64>,
+    pub(crate) next_offset: Option<i64>,
     /// The `voucher_seq` at which Redis was read, for each voucher to be compared there.
-    pub(super) redis_seqs: &'a HashMap<VoucherId, i64>,
+    pub(crate) redis_seqs: &'a HashMap<VoucherId, i64>,
     /// How long to wait for events that Postgres has already.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 /// One voucher at the `voucher_seq` Redis was read at.
 #[derive(Clone, Debug)]
-pub(super) struct AtRedis {
-    pub(super) voucher: Voucher,
-    pub(super) held: HashMap<UserId, i64>,
+pub(crate) struct AtRedis {
+    pub(crate) voucher: Voucher,
+    pub(crate) held: HashMap<UserId, i64>,
 }
 
 /// What one partition's log says.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) state: State,
-    pub(super) at_redis: HashMap<VoucherId, AtRedis>,
-    pub(super) events: u64,
-    pub(super) requests: u64,
+pub(crate) struct Told {
+    pub(crate) state: State,
+    pub(crate) at_redis: HashMap<VoucherId, AtRedis>,
+    pub(crate) events: u64,
+    pub(crate) requests: u64,
     /// Requests appended but not decided at the cut.
-    pub(super) undecided: i64,
+    pub(crate) undecided: i64,
     /// Offsets of requests that were refused as unreadable.
-    pub(super) unreadable: BTreeSet<(i32, i64)>,
-    /// Vouchers refused here because they live on another partition, which only all partitions together can tell.
-    pub(super) elsewhere: Vec<(VoucherId, i64)>,
+    pub(crate) unreadable: BTreeSet<(i32, i64)>,
+    /// Vouchers refused because they live on another partition, which only all partitions together can tell: partition, voucher, offset of
+    /// the refusal.
+    pub(crate) elsewhere: Vec<(i32, VoucherId, i64)>,
     /// Events that other rules than ours decided.
     other_rules: u64,
-    pub(super) findings: Findings,
+    pub(crate) findings: Findings,
 }
 
 /// The requests below the cut, in order, as their events come. Of those that have passed only the offsets stay; they hardly have gaps, so
@@ -126,14 +126,14 @@ impl Requests {
 }
 
 /// Opens the events of a partition and looks where they end. Blocks.
-pub(super) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Opened, ReplayError> {
+pub(crate) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Opened, ReplayError> {
     let events = EventWalk::open(connections, codec, runtime, partition)?;
     let published = events.whole()?.stable;
     Ok(Opened { events, published })
 }
 
 /// Reads the partition up to the cut. Blocks.
-pub(super) fn told(connections: &Connections, mut opened: Opened, cut: &Cut<'_>) -> Result<Told, ReplayError> {
+pub(crate) fn told(connections: &Connections, mut opened: Opened, cut: &Cut<'_>) -> Result<Told, ReplayError> {
     let mut told = Told::default();
     let (topic, partition) = (&connections.topics.requests, opened.events.partition);
     let mut reader = PartitionReader::open(connections, topic, partition)?;
@@ -173,6 +173,30 @@ struct Early {
 }
 
 impl Told {
+    /// Joins what different partitions say, and checks what only all of them together can show.
+    pub(crate) fn join(parts: Vec<Self>, findings: &mut Findings) -> Self {
+        let mut all = Self::default();
+        for part in parts {
+            all.requests += part.requests;
+            all.events += part.events;
+            all.undecided += part.undecided;
+            all.elsewhere.extend(part.elsewhere);
+            merge(&mut all.state, part.state, findings);
+            all.at_redis.extend(part.at_redis);
+            all.unreadable.extend(part.unreadable);
+            findings.add(part.findings);
+        }
+        let opened = |voucher| all.state.vouchers.contains_key(voucher);
+        for (partition, voucher, offset) in all.elsewhere.iter().filter(|(_, voucher, _)| !opened(voucher)) {
+            let what = format!("partition {partition}: event {offset} refuses voucher {voucher}, which is opened nowhere");
+            findings.differs(Kind::VoucherPlace, what);
+        }
+        for breach in conservation::breaches(&all.state) {
+            findings.differs(Kind::Conservation, breach.to_string());
+        }
+        all
+    }
+
     /// Takes the events up to the one that answers the last request of the cut.
     fn walk(&mut self, opened: &mut Opened, cut: &Cut<'_>, position: i64, mut requests: Requests) -> Result<(), ReplayError> {
         let partition = opened.events.partition;
@@ -180,7 +204,10 @@ impl Told {
         let started = Instant::now();
         let (mut from, mut end) = (0, opened.published);
         loop {
-            opened.events.events(from, end, |event, offset| self.take(cut, &early, &mut requests, event, offset))?;
+            opened.events.events(from, end, |event, offset| {
+                self.take(cut, &early, &mut requests, event, offset);
+                ControlFlow::Continue(())
+            })?;
             from = end;
             let Some(missing) = requests.offset() else { break };
             if started.elapsed() > cut.patience {
@@ -223,11 +250,7 @@ impl Told {
             self.unreadable.insert((partition, event.request_offset));
         }
         let Some(voucher) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else { return };
-        let before = self.state.vouchers.get(voucher).map_or(0, |v| v.seq);
-        if event.voucher_seq != before + 1 {
-            let what = format!("voucher {voucher}: event {offset} has voucher_seq {} after {before}", event.voucher_seq);
-            self.findings.differs(Kind::VoucherSeqGap, what);
-        }
+        let before = seq_before(&self.state, voucher, &event, offset, &mut self.findings);
         if before > 0 && cut.redis_seqs.get(voucher) == Some(&before) {
             self.remember(voucher);
         }
@@ -273,7 +296,7 @@ impl Told {
         }
         let mut expected = decide(&self.state, request);
         if let Some(voucher) = refused_for_another_partition(event).filter(|v| !self.state.vouchers.contains_key(*v)) {
-            self.elsewhere.push((voucher.clone(), offset));
+            self.elsewhere.push((request.partition, voucher.clone(), offset));
             expected = Event { voucher_seq: 0, remaining: 0, held: 0, body: event.body.clone(), ..expected };
         }
         if expected != *event {
@@ -302,6 +325,27 @@ impl Told {
             }
         }
     }
+}
+
+/// Joins the states of different partitions, which share no voucher.
+pub(crate) fn merge(into: &mut State, from: State, findings: &mut Findings) {
+    for id in from.vouchers.keys().filter(|id| into.vouchers.contains_key(*id)) {
+        findings.differs(Kind::VoucherPlace, format!("voucher {id} was opened on two partitions"));
+    }
+    into.vouchers.extend(from.vouchers);
+    into.orders.extend(from.orders);
+    into.held.extend(from.held);
+    into.payments.extend(from.payments);
+}
+
+/// The `voucher_seq` that the event's voucher has reached; the event must have the next one.
+pub(crate) fn seq_before(state: &State, voucher: &VoucherId, event: &Event, offset: i64, findings: &mut Findings) -> i64 {
+    let before = state.vouchers.get(voucher).map_or(0, |v| v.seq);
+    if event.voucher_seq != before + 1 {
+        let what = format!("voucher {voucher}: event {offset} has voucher_seq {} after {before}", event.voucher_seq);
+        findings.differs(Kind::VoucherSeqGap, what);
+    }
+    before
 }
 
 /// The voucher of a publication that was refused because the voucher lives elsewhere.
@@ -355,7 +399,7 @@ mod tests {
             let _ = told.answer(0, &mut requests, &refusal_of(*request), i64::try_from(offset).unwrap());
         }
         match told.findings.verdict() {
-            super::super::Verdict::Different { first, .. } => first.into_iter().map(|d| d.kind).collect(),
+            crate::Verdict::Different { first, .. } => first.into_iter().map(|d| d.kind).collect(),
             _ => Vec::new(),
         }
     }

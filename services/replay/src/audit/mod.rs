@@ -5,10 +5,8 @@
 //! the snapshot, which names how far each lane had come. Then the log, up to exactly there: each voucher passes on its way through
 //! the `voucher_seq` at which Redis was read, and is compared with Redis there; at the end everything is compared with the snapshot.
 
-mod log;
-mod postgres;
+pub(crate) mod log;
 mod redis;
-mod verdict;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -17,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use domain::{State, Timestamp, VoucherId, conservation};
+use domain::{State, Timestamp, VoucherId};
 use events::{Codec, dead_letter};
 use infra::{
     config::Connections,
@@ -27,16 +25,14 @@ use infra::{
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-pub use verdict::{Difference, Kind, Verdict};
-
 use self::{
-    log::{Cut, told},
+    log::{Cut, Told, told},
     redis::View,
-    verdict::Findings,
 };
 use crate::{
-    ReplayError,
-    walk::{blocking, side_by_side, whole},
+    ReplayError, Verdict, compare,
+    verdict::{Findings, Kind},
+    walk::{blocking, open_all, partitions, side_by_side, whole},
 };
 
 /// Pause between two looks for a voucher that Redis does not have.
@@ -128,16 +124,15 @@ async fn look(
     findings: &mut Findings,
 ) -> Result<(), ReplayError> {
     let runtime = Handle::current();
-    let (for_topics, topic) = (connections.clone(), connections.topics.requests.clone());
-    audit.partitions = blocking(move || Ok(partition_count(&for_topics, &topic)?)).await?;
+    audit.partitions = partitions(connections).await?;
     let store = Store::connect(&connections.redis).await?;
     let client = infra::postgres::connect(connections).await?;
 
     let in_redis = store.voucher_ids().await?;
     let (views, damaged) = read_redis(&store, &client, findings).await?;
     let (for_log, for_events) = (connections.clone(), codec.clone());
-    let opened = side_by_side(0..audit.partitions, move |p| log::open(&for_log, &for_events, &runtime, p)).await?;
-    let snapshot = postgres::open(&client, &connections.topics.requests).await?;
+    let opened = open_all(audit.partitions, move |p| log::open(&for_log, &for_events, &runtime, p)).await?;
+    let snapshot = compare::open(&client, &connections.topics.requests).await?;
     let redis_seqs: Arc<HashMap<VoucherId, i64>> =
         Arc::new(views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect());
     let (for_log, positions, patience) = (connections.clone(), snapshot.positions.clone(), options.patience);
@@ -147,26 +142,9 @@ async fn look(
     })
     .await?;
 
-    let (mut state, mut at_redis, mut unreadable) = (State::default(), HashMap::new(), BTreeSet::new());
-    let (mut undecided, mut elsewhere) = (HashMap::new(), Vec::new());
-    for (partition, part) in (0..).zip(parts) {
-        audit.requests += part.requests;
-        audit.events += part.events;
-        audit.undecided += part.undecided;
-        undecided.insert(partition, part.undecided);
-        elsewhere.extend(part.elsewhere.into_iter().map(|(voucher, offset)| (partition, voucher, offset)));
-        merge(&mut state, part.state, findings);
-        at_redis.extend(part.at_redis);
-        unreadable.extend(part.unreadable);
-        findings.add(part.findings);
-    }
-    for (partition, voucher, offset) in elsewhere.iter().filter(|(_, voucher, _)| !state.vouchers.contains_key(voucher)) {
-        let what = format!("partition {partition}: event {offset} refuses voucher {voucher}, which is opened nowhere");
-        findings.differs(Kind::VoucherPlace, what);
-    }
-    for breach in conservation::breaches(&state) {
-        findings.differs(Kind::Conservation, breach.to_string());
-    }
+    let undecided: HashMap<i32, i64> = (0..).zip(parts.iter().map(|part| part.undecided)).collect();
+    let Told { state, at_redis, unreadable, events, requests, undecided: waiting, .. } = Told::join(parts, findings);
+    (audit.events, audit.requests, audit.undecided) = (events, requests, waiting);
     audit.dead_letters = dead_letters(connections, &snapshot.positions, unreadable, findings).await?;
     for (id, view) in &views {
         redis::compare(id, view, at_redis.get(id), findings);
@@ -182,20 +160,12 @@ async fn look(
     let gone = snapshot.vouchers.values().filter(|v| !views.contains_key(&v.id) && !damaged.contains(&v.id));
     missing_in_redis(&store, gone, options.patience, findings).await?;
     audit.vouchers = cut_of(&state, &views);
-    postgres::compare_vouchers(&snapshot.vouchers, &state, findings);
-    audit.order_rows = postgres::compare_orders(&client, state, findings).await?;
+    compare::compare_vouchers(&snapshot.vouchers, &state.vouchers, findings);
+    let mut by_log: Vec<_> = state.orders.into_values().collect();
+    by_log.sort_unstable_by_key(|order| order.id);
+    let by_log = futures::stream::iter(by_log.into_iter().map(Ok));
+    audit.order_rows = compare::compare_orders(compare::orders(&client).await?, by_log, findings, |_| ()).await?;
     Ok(())
-}
-
-/// Joins the states of different partitions, which share no voucher.
-fn merge(into: &mut State, from: State, findings: &mut Findings) {
-    for id in from.vouchers.keys().filter(|id| into.vouchers.contains_key(*id)) {
-        findings.differs(Kind::VoucherPlace, format!("voucher {id} was opened on two partitions"));
-    }
-    into.vouchers.extend(from.vouchers);
-    into.orders.extend(from.orders);
-    into.held.extend(from.held);
-    into.payments.extend(from.payments);
 }
 
 /// Reads in Redis the vouchers that Postgres knows now. Second: those that cannot be read.
@@ -275,7 +245,7 @@ async fn dead_letters(
     let connections = connections.clone();
     let requests = connections.topics.requests.clone();
     let asked = connections.clone();
-    let partitions = blocking(move || Ok(partition_count(&asked, &asked.topics.dead_letters)?)).await?;
+    let count_of = blocking(move || Ok(partition_count(&asked, &asked.topics.dead_letters)?)).await?;
     let read = move |partition| {
         let topic = &connections.topics.dead_letters;
         let mut reader = PartitionReader::open(&connections, topic, partition)?;
@@ -287,7 +257,7 @@ async fn dead_letters(
         })?;
         Ok(places)
     };
-    let letters = side_by_side(0..partitions, read).await?.concat();
+    let letters = side_by_side(0..count_of, read).await?.concat();
     let mut found = BTreeSet::new();
     let mut count = 0;
     for letter in letters {

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use domain::{Timestamp, UserId, VoucherId};
 use infra::redis::{Gate, Store, VoucherInRedis};
 
-use super::{
-    log::AtRedis,
+use super::log::AtRedis;
+use crate::{
+    ReplayError,
     verdict::{Findings, Kind},
 };
-use crate::ReplayError;
 
 /// Times a voucher is read again because it changed while it was read.
 const TRIES: u32 = 20;

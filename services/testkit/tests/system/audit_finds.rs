@@ -13,12 +13,12 @@ use rdkafka::{
     client::DefaultClientContext,
 };
 use replay::{Audit, Kind, Verdict};
-use testkit::{World, buyers, doorbuster, order_request, plan, sale, voucher_request};
+use testkit::{World, block_on, buyers, doorbuster, order_request, plan, sale, voucher_request};
 
 use crate::{Shop, names};
 
 /// A statement on one order, a word that the verdict must hold, and the differences that must be among those found.
-type Plant<'a> = (&'a str, &'a str, &'a [(Kind, u64)]);
+pub(crate) type Plant<'a> = (&'a str, &'a str, &'a [(Kind, u64)]);
 
 fn kinds(audit: &Audit) -> Vec<(Kind, u64)> {
     match &audit.verdict {
@@ -235,15 +235,20 @@ fn deleted_history_and_absent_servers_are_no_verdict() {
     let audit = runtime.block_on(replay::audit(&away, &shop.world.codec(), replay::AuditOptions::default()));
     assert!(matches!(audit.verdict, Verdict::CannotTell { .. }), "{:#?}", audit.verdict);
 
-    let admin: AdminClient<DefaultClientContext> = infra::kafka::client_config(connections).create().unwrap();
-    let mut deleted = TopicPartitionList::new();
-    deleted.add_partition_offset(events, 1, Offset::Offset(2)).unwrap();
-    runtime.block_on(admin.delete_records(&deleted, &AdminOptions::new())).unwrap();
+    delete_events(&shop.world, 1, 2);
     let audit = shop.world.audit();
     let Verdict::CannotTell { reasons } = &audit.verdict else { panic!("{:#?}", audit.verdict) };
     assert!(reasons.iter().any(|r| r.contains(events) && r.contains("0..2")), "{reasons:?}");
     let (code, text) = doorbuster(&shop.world, &["audit"]);
     assert!(code == 2 && text.contains("0..2"), "{code}: {text}");
+}
+
+/// Deletes the events of a partition before this offset.
+pub(crate) fn delete_events(world: &World, partition: i32, before: i64) {
+    let admin: AdminClient<DefaultClientContext> = infra::kafka::client_config(world.connections()).create().unwrap();
+    let mut deleted = TopicPartitionList::new();
+    deleted.add_partition_offset(&world.connections().topics.events, partition, Offset::Offset(before)).unwrap();
+    block_on(async { admin.delete_records(&deleted, &AdminOptions::new()).await }).unwrap();
 }
 
 fn assert_found(shop: &Shop, planted: &str, named: &str, expected: &[(Kind, u64)]) {
@@ -255,7 +260,10 @@ fn assert_found(shop: &Shop, planted: &str, named: &str, expected: &[(Kind, u64)
     assert!(code == 1 && text.contains("\"verdict\": \"different\""), "{planted}: {code} {text}");
 }
 
-fn on_database<T>(world: &World, work: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, tokio_postgres::Error>) -> T {
+pub(crate) fn on_database<T>(
+    world: &World,
+    work: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, tokio_postgres::Error>,
+) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { work(&world.postgres().await).await }).unwrap()
 }

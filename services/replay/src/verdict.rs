@@ -1,4 +1,4 @@
-//! What an audit says.
+//! What a comparison says.
 
 use std::collections::BTreeMap;
 
@@ -36,6 +36,8 @@ pub enum Kind {
     OrderRowChanged,
     OrderRowMissing,
     OrderRowExtra,
+    /// The tables' own constraints refuse what the log folds into.
+    Refused,
     /// Redis does not have a voucher that it must not have forgotten yet.
     RedisMissing,
     /// Redis has a voucher that the log has not opened.
@@ -76,7 +78,7 @@ pub enum Verdict {
     },
 }
 
-/// Collects what an audit finds.
+/// Collects what a comparison finds.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     counts: BTreeMap<Kind, u64>,

@@ -1,17 +1,10 @@
 //! `rebuild redis`: has compensation replay vouchers in Redis from the log.
 
-use clap::Subcommand;
 use domain::VoucherId;
 use infra::{config::Connections, redis::Store};
 use uuid::Uuid;
 
 use crate::{DIFFERENT, OK, connect, output};
-
-/// Build anew what can be built from the log
-#[derive(Subcommand)]
-pub(crate) enum Verb {
-    Redis(Args),
-}
 
 /// Replay vouchers in Redis from the log; reservations in flight stay, purchases get 503 meanwhile
 #[derive(clap::Args)]
@@ -24,8 +17,7 @@ pub(crate) struct Args {
     apply: bool,
 }
 
-pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
-    let Verb::Redis(args) = verb;
+pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
     ask(&connect::connections()?, &args.vouchers, args.apply).await
 }
 

@@ -1,0 +1,107 @@
+//! `rebuild orders`: the tables built anew from the log beside the live ones, compared with them, and put in their place if asked for.
+
+use std::{sync::Arc, time::Duration};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use replay::{Progress, Rebuild, RebuildOptions, Swap, Swapped};
+
+use crate::{OK, UNKNOWN, audit, connect, output, time};
+
+const EXAMPLES: &str = "\
+May be run while a sale goes on. The tables are built in the schema doorbuster_rebuild, which is dropped at the end, and by the next run
+if this one dies; the live ones are only read. With --swap the new tables take the place of the live ones in one transaction: the lanes
+stand still for a moment, readers do not. It is refused where views, triggers, foreign keys or indexes of your own hang on the live tables.
+
+Exit code: 0 equal (and swapped, if asked for); 1 different; 2 could not tell, or not swap.
+
+Examples:
+  doorbuster rebuild orders
+  doorbuster rebuild orders --swap
+  doorbuster rebuild orders --swap --accept-differences   take what the log says; the old tables stay in doorbuster_replaced
+  doorbuster rebuild orders --into postgresql://me@elsewhere/copy --json";
+
+/// Build the tables anew from the log, compare them with the live ones, put them in their place
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Put the new tables in the place of the live ones, if they are equal
+    #[arg(long, conflicts_with = "into")]
+    swap: bool,
+    /// With --swap: also if they differ
+    #[arg(long, requires = "swap")]
+    accept_differences: bool,
+    /// Build in this database instead of the live one, and leave the tables there
+    #[arg(long, value_name = "ADDRESS")]
+    into: Option<String>,
+    /// How long to wait for events of decisions that Postgres has
+    #[arg(long, default_value = "10s", value_parser = time::parse_duration)]
+    patience: Duration,
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
+    let connections = connect::connections()?;
+    let codec = connect::codec(&connections).await?;
+    let swap = match (args.swap, args.accept_differences) {
+        (false, _) => Swap::Never,
+        (true, false) => Swap::WhenEqual,
+        (true, true) => Swap::Always,
+    };
+    let options = RebuildOptions { into: args.into, swap, patience: args.patience, ..RebuildOptions::default() };
+    let bar = ProgressBar::no_length();
+    let shown = bar.clone();
+    let rebuilt = replay::rebuild(&connections, &codec, &options, Arc::new(move |p| show(&shown, p))).await;
+    bar.finish_and_clear();
+    if args.json {
+        output::json(&rebuilt)?;
+    } else {
+        print(&rebuilt);
+    }
+    let code = audit::code_of(&rebuilt.verdict);
+    Ok(if code == OK && matches!(rebuilt.swapped, Swapped::Refused { .. }) { UNKNOWN } else { code })
+}
+
+/// Moves the bar on stderr; nothing where that is no terminal.
+fn show(bar: &ProgressBar, progress: Progress) {
+    let (what, done, of) = match progress {
+        Progress::Fold { done, of } => ("events", done, of),
+        Progress::Index => ("indexes", 0, 0),
+        Progress::Compare { done, of } => ("rows compared", done, of),
+        Progress::Swap => ("swap", 0, 0),
+    };
+    if bar.message() != what {
+        let template = "{elapsed_precise} [{bar:40}] {pos}/{len} {msg}, {per_sec}, {eta} left";
+        let style = ProgressStyle::with_template(if of > 0 { template } else { "{elapsed_precise} {msg}" });
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.reset();
+        bar.set_message(what);
+    }
+    bar.set_length(of.max(done));
+    bar.set_position(done);
+}
+
+fn print(rebuilt: &Rebuild) {
+    let rows = rebuilt
+        .partitions
+        .iter()
+        .map(|p| [p.partition.to_string(), p.end.to_string(), p.events.to_string(), p.next_request.to_string()]);
+    output::table(["PARTITION", "END AT START", "EVENTS", "NEXT REQUEST"], rows);
+    outln!(
+        "{} vouchers, {} rows of orders; folded in {:.1} s, indexed in {:.1} s, compared in {:.1} s",
+        rebuilt.vouchers,
+        rebuilt.order_rows,
+        rebuilt.fold_seconds,
+        rebuilt.index_seconds,
+        rebuilt.compare_seconds
+    );
+    audit::print_verdict(&rebuilt.verdict, "the log and the live tables");
+    match &rebuilt.swapped {
+        Swapped::NotAsked => {}
+        Swapped::Done { kept: None } => output::line(&output::green("swapped")),
+        Swapped::Done { kept: Some(schema) } => {
+            outln!("swapped; the old tables are in schema {schema}: DROP SCHEMA {schema} CASCADE removes them");
+        }
+        Swapped::Refused { reason } => output::line(&output::red(&format!("not swapped, nothing was changed: {reason}"))),
+    }
+}

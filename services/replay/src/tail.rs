@@ -1,0 +1,142 @@
+//! Decoded records of `order-requests` or `order-events`, as they stand in the log.
+
+use std::{ops::ControlFlow, thread, time::Duration};
+
+use domain::{Event, Request, Timestamp, VoucherId};
+use events::Codec;
+use infra::{
+    config::Connections,
+    kafka::{PartitionReader, Record},
+};
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use crate::{
+    ReplayError,
+    walk::{blocking, partitions, understand},
+};
+
+/// Pause between two looks for new records.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Where reading begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TailFrom {
+    /// Where the log begins today.
+    Start,
+    /// Where it ends now.
+    End,
+    Offset(i64),
+    /// The first record that the broker took at or after this instant.
+    Time(Timestamp),
+}
+
+/// What is shown.
+#[derive(Clone, Debug)]
+pub struct TailOptions {
+    /// Requests instead of events.
+    pub requests: bool,
+    /// Only records of this voucher, by their key.
+    pub voucher: Option<VoucherId>,
+    /// Only this partition; without: all, one after the other.
+    pub partition: Option<i32>,
+    pub from: TailFrom,
+    /// Waits for more at the end.
+    pub follow: bool,
+}
+
+/// One record.
+#[derive(Clone, Debug, Serialize)]
+pub struct TailRecord {
+    pub partition: i32,
+    pub offset: i64,
+    /// By the broker's clock.
+    pub appended_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<Request>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
+    /// Why it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+/// Calls `each` for the records, in order within a partition, until it has had enough or the end as it is now is reached.
+pub async fn tail(
+    connections: &Connections,
+    codec: &Codec,
+    options: TailOptions,
+    each: impl FnMut(TailRecord) -> ControlFlow<()> + Send + 'static,
+) -> Result<(), ReplayError> {
+    let all = 0..partitions(connections).await?;
+    let chosen: Vec<i32> = all.filter(|p| options.partition.is_none_or(|only| only == *p)).collect();
+    let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
+    blocking(move || read(&connections, &codec, &runtime, &options, &chosen, each)).await
+}
+
+fn read(
+    connections: &Connections,
+    codec: &Codec,
+    runtime: &Handle,
+    options: &TailOptions,
+    partitions: &[i32],
+    mut each: impl FnMut(TailRecord) -> ControlFlow<()>,
+) -> Result<(), ReplayError> {
+    let topics = &connections.topics;
+    let topic = if options.requests { &topics.requests } else { &topics.events };
+    let mut readers = Vec::new();
+    for partition in partitions {
+        let reader = PartitionReader::open(connections, topic, *partition)?;
+        let ends = reader.ends()?;
+        let from = match options.from {
+            TailFrom::Start => ends.start,
+            TailFrom::End => ends.stable,
+            TailFrom::Offset(offset) => offset,
+            TailFrom::Time(at) => reader.offset_at(at)?.unwrap_or(ends.stable),
+        };
+        readers.push((reader, from));
+    }
+    loop {
+        let mut enough = false;
+        for (reader, from) in &mut readers {
+            let end = reader.ends()?.stable;
+            reader.read(*from, end, &mut |record| {
+                if options.voucher.as_ref().is_some_and(|v| record.key.as_deref() != Some(v.as_str().as_bytes())) {
+                    return ControlFlow::Continue(());
+                }
+                let next = each(decoded(codec, runtime, options.requests, &record));
+                enough = next.is_break();
+                next
+            })?;
+            if enough {
+                return Ok(());
+            }
+            *from = end.max(*from);
+        }
+        if !options.follow {
+            return Ok(());
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn decoded(codec: &Codec, runtime: &Handle, is_request: bool, record: &Record) -> TailRecord {
+    let mut told = TailRecord {
+        partition: record.partition,
+        offset: record.offset,
+        appended_at: record.timestamp,
+        request: None,
+        event: None,
+        unreadable: None,
+    };
+    let read = if is_request {
+        understand(codec, runtime, || codec.decode_request(&record.payload))
+            .and_then(|read| read)
+            .map(|read| told.request = Some(read))
+    } else {
+        let decode = || codec.decode_event(&record.payload, record.partition);
+        understand(codec, runtime, decode).and_then(|read| read).map(|read| told.event = Some(read))
+    };
+    told.unreadable = read.err();
+    told
+}

@@ -1,0 +1,431 @@
+//! The tables built anew from the log: equal under a sale, swapped unseen, and never silent about what does not fit.
+
+use std::{
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use domain::{CancelledBy, Event, LoggedRequest, Money, OrderId, RequestBody, State, Timestamp, VoucherId};
+use replay::{Kind, Rebuild, RebuildOptions, Swap, Swapped, Verdict};
+use testkit::{
+    World, binary, block_on, buy, buyers, doorbuster, order_request, plan, sale, voucher_request, wait_until, with_database,
+};
+
+use crate::{
+    Shop,
+    audit_finds::{Plant, delete_events, on_database},
+    names,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// In small chunks, so that many an order is of an earlier chunk than what changes it.
+fn rebuild(world: &World, swap: Swap) -> Rebuild {
+    let options = RebuildOptions { chunk: 3, swap, patience: Duration::from_secs(5), ..RebuildOptions::default() };
+    block_on(replay::rebuild(world.connections(), &world.codec(), &options, Arc::new(|_| ())))
+}
+
+fn kinds(verdict: &Verdict) -> Vec<(Kind, u64)> {
+    match verdict {
+        Verdict::Different { counts, .. } => counts.iter().map(|(kind, count)| (*kind, *count)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Schemas that a rebuild makes and has not removed.
+fn litter(world: &World) -> Vec<String> {
+    let sql = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'doorbuster%' ORDER BY 1";
+    let rows = on_database(world, async |client| client.query(sql, &[]).await);
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Which tables the names stand for.
+fn tables(world: &World) -> (u32, u32) {
+    let sql = "SELECT 'orders'::regclass::oid, 'vouchers'::regclass::oid";
+    let row = on_database(world, async |client| client.query_one(sql, &[]).await);
+    (row.get(0), row.get(1))
+}
+
+fn execute(world: &World, sql: &str) {
+    on_database(world, async |client| client.batch_execute(sql).await);
+}
+
+/// Looks at the tables again and again over one connection, with statements prepared once, and sees them only grow.
+struct Reader {
+    leaving: Arc<AtomicBool>,
+    thread: thread::JoinHandle<u64>,
+}
+
+impl Reader {
+    fn start(world: &World) -> Self {
+        let leaving = Arc::new(AtomicBool::new(false));
+        let (seen, postgres) = (leaving.clone(), world.connections().clone());
+        let look = async move || {
+            let client = infra::postgres::connect(&postgres).await.unwrap();
+            let orders = client.prepare("SELECT count(*), coalesce(sum(voucher_seq), 0)::bigint FROM orders").await.unwrap();
+            let vouchers = client.prepare("SELECT coalesce(sum(seq), 0)::bigint FROM vouchers").await.unwrap();
+            let (mut looks, mut before) = (0, (0, 0, 0));
+            while !seen.load(Relaxed) {
+                let row = client.query_one(&orders, &[]).await.unwrap();
+                let seq = client.query_one(&vouchers, &[]).await.unwrap();
+                let now: (i64, i64, i64) = (row.get(0), row.get(1), seq.get(0));
+                assert!(now.0 >= before.0 && now.1 >= before.1 && now.2 >= before.2, "{now:?} after {before:?}");
+                (looks, before) = (looks + 1, now);
+            }
+            looks
+        };
+        let run = move || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(look());
+        Self { leaving, thread: thread::spawn(run) }
+    }
+
+    fn leave(self) -> u64 {
+        self.leaving.store(true, Relaxed);
+        self.thread.join().expect("the reader saw nothing wrong")
+    }
+}
+
+#[test]
+fn a_rebuild_is_equal_under_a_sale_and_nobody_notices_the_swap() {
+    let shop = Shop::new();
+    let world = &shop.world;
+    let voucher = shop.open(600);
+    let reader = Reader::start(world);
+    let going_on = sale(plan(shop.url(), &voucher, Duration::from_secs(40)), buyers(names(500)));
+    let cancel = |name: &str| {
+        let body = RequestBody::CancellationRequested { order_id: world.order_id(&voucher, name, None), by: CancelledBy::Buyer };
+        world.append_request(1, &voucher_request(&voucher, body));
+    };
+    let mut swaps = 0;
+    for round in 0.. {
+        let before = tables(world);
+        let rebuilt = rebuild(world, Swap::WhenEqual);
+        assert_eq!(rebuilt.verdict, Verdict::Equal, "{rebuilt:#?}");
+        if let Swapped::Refused { reason } = &rebuilt.swapped {
+            println!("refused: {reason}");
+            assert_eq!(tables(world), before);
+        } else {
+            assert_ne!(tables(world), before);
+            swaps += 1;
+        }
+        assert_eq!(litter(world), [""; 0]);
+        if swaps == 3 || going_on.is_finished() {
+            break;
+        }
+        names(round * 10 + 10).skip(round * 10).for_each(|name| cancel(&name));
+    }
+    assert!(swaps == 3, "only {swaps} swaps in the sale");
+    going_on.join().unwrap();
+    let late = buy(&shop.url(), &voucher, "late");
+    assert!(late.is_accepted(), "{late:?}");
+    shop.world.wait_settled(&[&voucher]);
+    println!("{swaps} swaps, {} looks", reader.leave());
+    shop.world.assert_audit();
+    let rebuilt = rebuild(world, Swap::Never);
+    assert_eq!((&rebuilt.verdict, &rebuilt.swapped), (&Verdict::Equal, &Swapped::NotAsked), "{rebuilt:#?}");
+    for service in [&shop.purchase, &shop.orders, &shop.compensation] {
+        assert_eq!(service.process.restarts(), 0, "{}", service.process.name());
+    }
+}
+
+/// A log that the rules made, and tables that hold what it folds into, without any service.
+struct Written {
+    world: World,
+    voucher: VoucherId,
+    events: Vec<Event>,
+    state: State,
+}
+
+impl Written {
+    /// Five orders, one of them cancelled and one paid, in partition 1. `order`: which of the nine events get into the log.
+    fn new(order: &[usize]) -> Self {
+        let world = World::new();
+        let voucher = world.voucher_id();
+        let id = |name: &str| world.order_id(&voucher, name, None);
+        let mut bodies = vec![RequestBody::VoucherPublished(world.terms(10, 1, 1))];
+        bodies.extend(names(5).map(|name| order_request(&voucher, id(&name), &name, 1).body));
+        bodies.push(RequestBody::CancellationRequested { order_id: id("buyer-1"), by: CancelledBy::Buyer });
+        let (payment_ref, amount, paid_at) = ("p1".to_owned(), Money::new(1_000, "EUR"), Timestamp(1));
+        bodies.push(RequestBody::PaymentReceived { order_id: id("buyer-2"), payment_ref, amount, paid_at });
+        bodies.push(RequestBody::VoucherPaused { expected_terms_version: 1 });
+        let mut written = Self { world, voucher, events: Vec::new(), state: State::default() };
+        bodies.into_iter().for_each(|body| written.decide(body));
+        let Self { world, events, state, .. } = &written;
+        order.iter().for_each(|n| {
+            world.append_event(1, &events[*n]);
+        });
+        let (orders, vouchers): (Vec<_>, Vec<_>) =
+            (state.orders.values().cloned().collect(), state.vouchers.values().cloned().collect());
+        let (topic, next) = (world.connections().topics.requests.clone(), events.len() as i64);
+        on_database(world, async |client| {
+            infra::postgres::rows::copy_orders(client, "orders", &orders).await.unwrap();
+            infra::postgres::rows::copy_vouchers(client, "vouchers", &vouchers).await.unwrap();
+            client.execute("INSERT INTO lane_positions VALUES ($1, 1, $2, '')", &[&topic, &next]).await
+        });
+        written
+    }
+
+    /// Appends the request and decides it; the event is kept back.
+    fn decide(&mut self, body: RequestBody) {
+        let request = voucher_request(&self.voucher, body);
+        let offset = self.world.append_request(1, &request);
+        assert_eq!(offset, self.events.len() as i64);
+        let records = self.world.records(&self.world.connections().topics.requests, 1);
+        let appended_at = records.last().unwrap().timestamp;
+        let event = domain::decide(&self.state, &LoggedRequest { partition: 1, offset, appended_at, request: Some(request) });
+        self.state.evolve(&event);
+        self.events.push(event);
+    }
+}
+
+const WHOLE: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+#[test]
+fn every_difference_is_found_and_named_and_swapped_only_when_accepted() {
+    let written = Written::new(&WHOLE);
+    let world = &written.world;
+    let rebuilt = rebuild(world, Swap::Never);
+    assert_eq!((&rebuilt.verdict, rebuilt.order_rows, rebuilt.vouchers), (&Verdict::Equal, 5, 1), "{rebuilt:#?}");
+
+    let some: OrderId = world.order_id(&written.voucher, "buyer-2", None);
+    let planted: [Plant<'_>; 6] = [
+        ("UPDATE orders SET quantity = 2 WHERE order_id = $1", "quantity is 2, by the log 1", &[(Kind::OrderRowChanged, 1)]),
+        ("UPDATE orders SET payment_ref = NULL WHERE order_id = $1", "payment_ref", &[(Kind::OrderRowChanged, 1)]),
+        ("DELETE FROM orders WHERE order_id = $1", "has events, but no row", &[(Kind::OrderRowMissing, 1)]),
+        (
+            "INSERT INTO orders SELECT 'ffffffff-ffff-8fff-8fff-ffffffffffff', voucher_id, partition, 'x', quantity, status, reason, requested_at, \
+             decided_at, changed_at, expires_at, NULL, voucher_seq + 100, request_offset, slot FROM orders WHERE order_id = $1",
+            "has a row, but no event",
+            &[(Kind::OrderRowExtra, 1)],
+        ),
+        (
+            "UPDATE vouchers v SET total = total + 1 FROM orders o WHERE o.order_id = $1 AND o.voucher_id = v.voucher_id",
+            "total",
+            &[(Kind::VoucherRow, 1)],
+        ),
+        (
+            "UPDATE lane_positions SET next_offset = next_offset - 1 WHERE $1::uuid IS NOT NULL",
+            "position is 8",
+            &[(Kind::PostgresBehind, 1)],
+        ),
+    ];
+    execute(world, "CREATE TABLE o AS TABLE orders; CREATE TABLE v AS TABLE vouchers; CREATE TABLE l AS TABLE lane_positions");
+    for (planted, named, expected) in planted {
+        on_database(world, async |client| client.execute(planted, &[&some.as_uuid()]).await);
+        let before = tables(world);
+        let rebuilt = rebuild(world, Swap::WhenEqual);
+        assert_eq!(kinds(&rebuilt.verdict), expected, "{planted}: {rebuilt:#?}");
+        assert!(format!("{rebuilt:?}").contains(named), "{planted}: {rebuilt:#?}");
+        assert!(matches!(rebuilt.swapped, Swapped::Refused { .. }) && tables(world) == before, "{planted}: {rebuilt:#?}");
+        execute(
+            world,
+            "TRUNCATE orders, vouchers, lane_positions; INSERT INTO vouchers TABLE v; INSERT INTO orders TABLE o; \
+             INSERT INTO lane_positions TABLE l",
+        );
+        assert_eq!(rebuild(world, Swap::Never).verdict, Verdict::Equal, "{planted}");
+    }
+
+    execute(world, "DELETE FROM orders; UPDATE vouchers SET title = 'x'");
+    let (code, text) = doorbuster(world, &["rebuild", "orders", "--swap"]);
+    assert!(code == 1 && text.contains("5 order_row_missing") && text.contains("not swapped"), "{code}: {text}");
+    let (code, text) = doorbuster(world, &["rebuild", "orders", "--swap", "--accept-differences", "--json"]);
+    assert!(code == 1 && text.contains("\"verdict\": \"different\"") && text.contains("\"swap\": \"done\""), "{code}: {text}");
+    assert_eq!(litter(world), ["doorbuster_replaced"], "the old tables are kept");
+    let (code, text) = doorbuster(world, &["rebuild", "orders"]);
+    assert!(code == 0 && text.contains("equal: the log and the live tables"), "{code}: {text}");
+}
+
+#[test]
+fn a_log_with_a_missing_doubled_or_reordered_event_is_found() {
+    use Kind::{EventRepeated, OrderRowExtra, RequestUnanswered, VoucherRow, VoucherSeqGap};
+    let broken: [(&str, &[usize], &[Kind]); 4] = [
+        ("an event is missing", &[0, 1, 3, 4, 5, 6, 7, 8], &[RequestUnanswered, VoucherSeqGap, OrderRowExtra]),
+        ("an event is there twice", &[0, 1, 2, 2, 3, 4, 5, 6, 7, 8], &[EventRepeated, VoucherSeqGap]),
+        (
+            "two events changed places",
+            &[0, 1, 3, 2, 4, 5, 6, 7, 8],
+            &[RequestUnanswered, EventRepeated, VoucherSeqGap, OrderRowExtra],
+        ),
+        ("the opening is missing", &[1, 2, 3, 4, 5, 6, 7, 8], &[RequestUnanswered, VoucherSeqGap, VoucherRow, OrderRowExtra]),
+    ];
+    for (what, order, expected) in broken {
+        let written = Written::new(order);
+        let rebuilt = rebuild(&written.world, Swap::WhenEqual);
+        let found: Vec<Kind> = kinds(&rebuilt.verdict).into_iter().map(|(kind, _)| kind).collect();
+        assert!(expected.iter().all(|kind| found.contains(kind)), "{what}: {rebuilt:#?}");
+        assert!(matches!(rebuilt.swapped, Swapped::Refused { .. }), "{what}: {rebuilt:#?}");
+        let (code, text) = doorbuster(&written.world, &["verify", "decisions"]);
+        assert_eq!(code, 1, "{what}: {text}");
+    }
+    // The last one may still be on its way.
+    let written = Written::new(&WHOLE[..8]);
+    let rebuilt = rebuild(&written.world, Swap::WhenEqual);
+    let Verdict::CannotTell { reasons } = &rebuilt.verdict else { panic!("{rebuilt:#?}") };
+    assert!(reasons[0].contains("request 8 is decided in Postgres"), "{reasons:?}");
+    let (code, text) = doorbuster(&written.world, &["verify", "decisions"]);
+    assert!(code == 0 && text.contains("1 not answered yet"), "{code}: {text}");
+}
+
+#[test]
+fn deleted_history_is_named_and_nothing_is_touched() {
+    let written = Written::new(&WHOLE);
+    let (world, before) = (&written.world, tables(&written.world));
+    delete_events(world, 1, 2);
+    for command in [&["rebuild", "orders", "--swap", "--accept-differences"][..], &["verify", "decisions"]] {
+        let (code, text) = doorbuster(world, command);
+        assert!(code == 2 && text.contains("offsets 0..2 were deleted") && text.contains("partition 1"), "{code}: {text}");
+        assert_eq!((tables(world), litter(world)), (before, Vec::new()));
+    }
+    let (code, text) = doorbuster(world, &["tail", "events", "--partition", "1", "--offset", "0"]);
+    assert!(code == 2 && text.contains("holds offsets 2..9"), "{code}: {text}");
+}
+
+/// Sessions of the rebuild that wait for a lock.
+fn waiting(world: &World) -> i64 {
+    let sql = "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
+         WHERE NOT l.granted AND a.application_name = 'doorbuster' AND a.datname = current_database()";
+    on_database(world, async |client| client.query_one(sql, &[]).await).get(0)
+}
+
+#[test]
+fn a_rebuild_that_was_killed_is_made_again_and_leaves_nothing() {
+    let written = Written::new(&WHOLE);
+    let world = &written.world;
+    // It waits as long as it takes.
+    let patient = format!("{}?options=-c%20lock_timeout%3D0", world.connections().postgres);
+    let started = |args: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(args).envs(world.env_vars()).env("DOORBUSTER_POSTGRES", &patient);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    // Whoever holds a table holds the rebuild up where it first reads it, with everything folded: before the cut, and in the swap.
+    for held in ["vouchers IN ACCESS EXCLUSIVE MODE", "lane_positions IN SHARE MODE"] {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let holder = runtime.block_on(world.postgres());
+        runtime.block_on(holder.batch_execute(&format!("BEGIN; LOCK TABLE {held}"))).unwrap();
+        let mut child = started(&["rebuild", "orders", "--swap"]);
+        wait_until(PATIENCE, "the rebuild to wait", || waiting(world) > 0);
+        assert_eq!(litter(world), ["doorbuster_rebuild"]);
+        let (code, text) = doorbuster(world, &["rebuild", "orders"]);
+        assert!(code == 2 && text.contains("a rebuild is going on"), "{code}: {text}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(holder);
+        runtime.shutdown_background();
+        wait_until(PATIENCE, "a rebuild to go through", || {
+            rebuild(world, Swap::WhenEqual).swapped == Swapped::Done { kept: None }
+        });
+        assert_eq!(litter(world), [""; 0]);
+    }
+}
+
+/// What a lane commits between the cut and the moment in which the lanes stand still.
+#[test]
+fn a_swap_takes_along_what_lanes_wrote_after_the_cut() {
+    let mut written = Written::new(&WHOLE);
+    let [first, again] = [None, Some("again")].map(|key| written.world.order_id(&written.voucher, "buyer-0", key));
+    written.decide(RequestBody::CancellationRequested { order_id: first, by: CancelledBy::Buyer });
+    written.decide(order_request(&written.voucher, again, "buyer-0", 1).body);
+    let (world, changed) = (&written.world, [first, again].map(|id| written.state.orders[&id].clone()));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let lane = runtime.block_on(async {
+        let lane = world.postgres().await;
+        let decided = "BEGIN; UPDATE lane_positions SET next_offset = next_offset + 2; UPDATE vouchers SET seq = seq + 2";
+        lane.batch_execute(decided).await.unwrap();
+        lane.execute("DELETE FROM orders WHERE order_id = $1", &[&first.as_uuid()]).await.unwrap();
+        infra::postgres::rows::copy_orders(&lane, "orders", &changed).await.unwrap();
+        lane
+    });
+    let mut child = Command::new(binary()).args(["rebuild", "orders", "--swap"]).envs(world.env_vars()).spawn().unwrap();
+    wait_until(PATIENCE, "the swap to wait for the lane", || waiting(world) > 0);
+    written.events[9..].iter().for_each(|event| {
+        world.append_event(1, event);
+    });
+    runtime.block_on(lane.batch_execute("COMMIT")).unwrap();
+    assert!(child.wait().unwrap().success());
+    drop(lane);
+    runtime.shutdown_background();
+    let rebuilt = rebuild(world, Swap::Never);
+    assert_eq!((&rebuilt.verdict, rebuilt.order_rows), (&Verdict::Equal, 6), "{rebuilt:#?}");
+}
+
+#[test]
+fn a_swap_keeps_rights_and_refuses_where_somebody_would_lose_something() {
+    let written = Written::new(&WHOLE);
+    let world = &written.world;
+    execute(world, "GRANT SELECT ON orders TO PUBLIC; ALTER TABLE orders SET (fillfactor = 90)");
+    assert_eq!(rebuild(world, Swap::WhenEqual).swapped, Swapped::Done { kept: None });
+    let kept = "SELECT relacl::text LIKE '%=r/%' AND reloptions::text LIKE '%fillfactor=90%' FROM pg_class WHERE oid = 'orders'::regclass";
+    assert!(on_database(world, async |client| client.query_one(kept, &[]).await).get::<_, bool>(0));
+    let same = "SELECT string_agg(indexdef, ';' ORDER BY indexname) FROM pg_indexes WHERE schemaname = 'public' AND tablename IN ('orders', 'vouchers')";
+    let indexes = |world: &World| on_database(world, async |client| client.query_one(same, &[]).await).get::<_, String>(0);
+    assert_eq!(indexes(world), indexes(&World::new()));
+
+    for (make, named, undo) in [
+        ("CREATE VIEW sold AS SELECT count(*) FROM orders", "view sold", "DROP VIEW sold"),
+        ("CREATE INDEX mine ON orders (user_id)", "index mine", "DROP INDEX mine"),
+        ("GRANT SELECT (title) ON vouchers TO PUBLIC", "column title", "REVOKE SELECT (title) ON vouchers FROM PUBLIC"),
+    ] {
+        execute(world, make);
+        let before = tables(world);
+        let rebuilt = rebuild(world, Swap::WhenEqual);
+        assert_eq!((&rebuilt.verdict, tables(world)), (&Verdict::Equal, before), "{make}: {rebuilt:#?}");
+        assert!(matches!(&rebuilt.swapped, Swapped::Refused { reason } if reason.contains(named)), "{make}: {rebuilt:#?}");
+        execute(world, undo);
+    }
+
+    // A snapshot that is older than the new rows would see none of them.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let old = runtime.block_on(world.postgres());
+    runtime.block_on(old.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")).unwrap();
+    let (code, text) = doorbuster(world, &["rebuild", "orders", "--swap"]);
+    assert!(code == 2 && text.contains("equal") && text.contains("older snapshot"), "{code}: {text}");
+    let rows: i64 = runtime.block_on(old.query_one("SELECT count(*) FROM orders", &[])).unwrap().get(0);
+    assert_eq!(rows, 5);
+    drop(old);
+    runtime.shutdown_background();
+    wait_until(PATIENCE, "a swap", || rebuild(world, Swap::WhenEqual).swapped == Swapped::Done { kept: None });
+}
+
+#[test]
+fn another_database_can_be_built_and_the_log_be_read() {
+    let written = Written::new(&WHOLE);
+    let (world, topics) = (&written.world, &written.world.connections().topics);
+    let copy = format!("doorbuster_{}_copy", world.connections().prefix);
+    execute(world, &format!("CREATE DATABASE {copy}"));
+    let address = with_database(&world.connections().postgres, &copy);
+    let (code, text) = doorbuster(world, &["rebuild", "orders", "--into", &address, "--json"]);
+    assert!(code == 0 && text.contains("\"verdict\": \"equal\""), "{code}: {text}");
+    let rows = block_on(async {
+        let client =
+            infra::postgres::connect(&infra::config::Connections { postgres: address, ..world.connections().clone() }).await;
+        client.unwrap().query_one("SELECT count(*) FROM doorbuster_rebuild.orders", &[]).await
+    });
+    assert_eq!((rows.unwrap().get::<_, i64>(0), litter(world)), (5, Vec::new()));
+    execute(world, &format!("DROP DATABASE {copy} WITH (FORCE)"));
+
+    let (code, text) = doorbuster(world, &["verify", "decisions"]);
+    assert!(code == 0 && text.contains("9 requests, 9 events"), "{code}: {text}");
+    let lines = |args: &[&str]| -> Vec<serde_json::Value> {
+        let (code, text) = doorbuster(world, args);
+        assert_eq!(code, 0, "{text}");
+        text.lines().map(|line| serde_json::from_str(line).expect("a JSON document")).collect()
+    };
+    world.append(&topics.events, 0, b"x", b"?");
+    let told = lines(&["tail", "events", "--voucher", written.voucher.as_str()]);
+    let events: Vec<Event> = told.iter().map(|line| serde_json::from_value(line["event"].clone()).unwrap()).collect();
+    assert_eq!(events, written.events);
+    world.append(&topics.requests, 0, b"x", b"?");
+    let requests = lines(&["tail", "requests", "--limit", "3"]);
+    assert!(
+        requests[0]["unreadable"].is_string() && requests[2]["request"]["voucher_id"] == written.voucher.as_str(),
+        "{requests:?}"
+    );
+    assert_eq!(lines(&["tail", "events", "--partition", "1", "--offset", "7"]).len(), 2);
+    assert_eq!(lines(&["tail", "events", "--since", "-1h"]).len(), 10);
+    assert_eq!(lines(&["tail", "events", "--since", "+1h"]).len(), 0);
+}
