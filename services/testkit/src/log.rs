@@ -46,7 +46,7 @@ impl World {
     /// All committed records of a partition, in order.
     pub fn records(&self, topic: &str, partition: i32) -> Vec<Record> {
         let mut reader = PartitionReader::open(self.connections(), topic, partition).expect("a reader can be opened");
-        let ends = reader.ends().expect("the partition's ends can be had");
+        let ends = ends_of(&reader);
         let mut found = Vec::new();
         let mut keep = |record| {
             found.push(record);
@@ -58,8 +58,7 @@ impl World {
 
     /// The ends of a partition.
     pub fn ends(&self, topic: &str, partition: i32) -> Ends {
-        let reader = PartitionReader::open(self.connections(), topic, partition).expect("a reader can be opened");
-        reader.ends().expect("the partition's ends can be had")
+        ends_of(&PartitionReader::open(self.connections(), topic, partition).expect("a reader can be opened"))
     }
 
     /// All events of a partition with their offsets, in order.
@@ -78,6 +77,11 @@ impl World {
             self.events(partition).into_iter().map(|(e, _)| e).find(|e| e.request_offset == request_offset)
         })
     }
+}
+
+/// A broker that was told of a topic a moment ago may not know its partitions yet.
+fn ends_of(reader: &PartitionReader) -> Ends {
+    wait_for(PATIENCE, "the partition's ends", || reader.ends().ok())
 }
 
 /// Hands on what became of each record: its offset.
