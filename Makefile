@@ -1,7 +1,7 @@
 # Doorbuster: what a person types. `make` lists it.
 # Everything after `setup` works without network once it has run; cargo takes exactly what Cargo.lock names.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos mutants up down
+.PHONY: help setup demo test lint bench chaos mutants up down
 
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -22,6 +22,10 @@ test: setup ## build everything and run every test on real servers
 lint: ## formatting and clippy, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
+
+bench: setup ## measure each path beside what its parts can do; ONLY=name,... for some, QUICK=1 to try: docs/PERFORMANCE.md
+	cargo build --locked --release --package cli --package bench --bins
+	target/release/bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 chaos: setup ## break things under a sale for MINUTES (10), drawn from SEED (another one each time), beside OTHER build: docs/CHAOS.md
 	cargo build --locked --package cli --package chaos --bins

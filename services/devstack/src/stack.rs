@@ -35,6 +35,8 @@ pub struct StackOptions {
     pub kafka_properties: Vec<(String, String)>,
     /// Whether Postgres' commits wait for the disk.
     pub postgres_fsync: bool,
+    /// Further settings of Postgres, as `name=value`.
+    pub postgres_settings: Vec<String>,
     /// The registry keeps its schemas in the stack's Postgres (database `registry`) instead of in memory.
     pub registry_data: bool,
     pub ports: Ports,
@@ -49,6 +51,7 @@ impl Default for StackOptions {
             kafka_c2: false,
             kafka_properties: Vec::new(),
             postgres_fsync: true,
+            postgres_settings: Vec::new(),
             registry_data: false,
             ports: Ports::default(),
         }
@@ -86,6 +89,7 @@ impl Stack {
         let dir = folder.0.path();
         let postgres_options = PostgresOptions {
             fsync: options.postgres_fsync,
+            settings: options.postgres_settings.clone(),
             port: options.ports.postgres,
             dir: Some(dir.join("postgres")),
             ..PostgresOptions::default()

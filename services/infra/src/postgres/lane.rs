@@ -134,7 +134,8 @@ pub fn payments_sql() -> String {
     )
 }
 
-fn write_orders_sql() -> String {
+/// Writes a batch of final rows, whose columns are the parameters.
+pub fn write_orders_sql() -> String {
     // In voucher_seq order: a cancelled order must leave the live index before the next one of the same user enters it.
     format!(
         "INSERT INTO orders ({ORDER_COLUMNS}) \

@@ -1,5 +1,7 @@
 //! The calls of buyers. Each answer is counted by its code; errors are problems (RFC 9457).
 
+#[cfg(test)]
+mod allocations;
 mod input;
 mod problem;
 mod server;
