@@ -23,6 +23,9 @@ use crate::config::Connections;
 /// Between polls the group allows this much; the watchdog ends the process long before.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(120);
 
+/// Longest wait for the answer to a question that only wakes. It takes half a millisecond; the group must go on being served.
+const WAKE_LIMIT: Duration = Duration::from_millis(10);
+
 /// What the group decided, as the hook recorded it.
 pub enum Rebalance {
     Assign(Vec<i32>),
@@ -116,9 +119,20 @@ impl GroupConsumer {
     }
 
     /// Stops or goes on fetching these partitions.
+    ///
+    /// librdkafka (2.12.1) does not wake a broker's thread for a partition that is resumed: where nothing else was to be fetched from that broker,
+    /// it looks again after up to a second (`rd_kafka_max_block_ms`). So the broker is asked something, which does wake it.
     pub fn pause(&self, partitions: &[i32], pause: bool) -> KafkaResult<()> {
         let list = self.list(partitions, Offset::Invalid);
-        if pause { self.client.pause(&list) } else { self.client.resume(&list) }
+        if pause {
+            return self.client.pause(&list);
+        }
+        self.client.resume(&list)?;
+        for partition in partitions {
+            // The answer is of no interest, nor is that there was none.
+            let _ = self.client.fetch_watermarks(&self.topic, *partition, WAKE_LIMIT);
+        }
+        Ok(())
     }
 
     /// Partitions of the topic, each with this offset.
