@@ -114,8 +114,9 @@ impl GroupConsumer {
 
     /// Gives partitions back, none of them paused: the client would remember that, and read nothing when they come back.
     pub fn give_up(&self, partitions: &[i32]) -> KafkaResult<()> {
-        self.pause(partitions, false)?;
-        self.client.incremental_unassign(&self.list(partitions, Offset::Invalid))
+        let list = self.list(partitions, Offset::Invalid);
+        self.client.resume(&list)?;
+        self.client.incremental_unassign(&list)
     }
 
     /// Stops or goes on fetching these partitions.
