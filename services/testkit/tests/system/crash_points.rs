@@ -114,11 +114,7 @@ fn a_lane_that_hangs_is_ended_by_the_watchdog_and_nothing_is_lost() {
         fs::write(folder.join(point), "1 hang").unwrap();
         let answer = testkit::buy(&shop.url(), &voucher, point);
         assert_eq!(answer.status, 202, "{answer:?}");
-        wait_until(PATIENCE, "the lane to hang", || !folder.join(point).exists());
-        let hung = Instant::now();
-        wait_until(PATIENCE, "the watchdog to end it", || shop.orders.process.restarts() == n);
-        // It looks ten times within its bound; the rest is for a busy machine.
-        assert!(hung.elapsed() < 2 * BOUND, "ended only after {:?}", hung.elapsed());
+        wait_ended(&folder.join(point), &shop.orders, n, BOUND);
         shop.orders.wait_ready();
     }
     fs::remove_dir(&folder).unwrap();
@@ -136,14 +132,20 @@ fn a_repair_that_hangs_is_ended_by_the_watchdog_and_the_sale_goes_on() {
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("compensation.fenced"), "1 hang").unwrap();
     crate::redis_lost::flush_all(&shop.world.connections().redis);
-    wait_until(PATIENCE, "the repair to hang", || !folder.join("compensation.fenced").exists());
-    let hung = Instant::now();
-    wait_until(PATIENCE, "the watchdog to end it", || shop.compensation.process.restarts() == 1);
-    assert!(hung.elapsed() < 2 * BOUND, "ended only after {:?}", hung.elapsed());
+    wait_ended(&folder.join("compensation.fenced"), &shop.compensation, 1, BOUND);
     fs::remove_dir(&folder).unwrap();
     wait_until(PATIENCE, "purchases", || testkit::buy(&shop.url(), &voucher, "buyer").is_accepted());
     shop.world.wait_settled(&[&voucher]);
     shop.world.assert_audit();
+}
+
+/// Waits until the service hangs at the point of this file, and the watchdog has ended it, for the `times`th time, within its bound.
+fn wait_ended(point: &Path, service: &Service, times: u32, bound: Duration) {
+    wait_until(PATIENCE, "the service to hang", || !point.exists());
+    let hung = Instant::now();
+    wait_until(PATIENCE, "the watchdog to end it", || service.process.restarts() == times);
+    // It looks ten times within its bound; the rest is for a busy machine.
+    assert!(hung.elapsed() < 2 * bound, "ended only after {:?}", hung.elapsed());
 }
 
 /// Points at which nobody has died yet.
