@@ -12,7 +12,7 @@ use rdkafka::{
     admin::{AdminClient, AdminOptions},
     client::DefaultClientContext,
 };
-use replay::{Audit, Kind, Verdict};
+use replay::{Kind, Verdict};
 use testkit::{World, block_on, buyers, doorbuster, order_request, plan, sale, voucher_request};
 
 use crate::{Shop, names};
@@ -20,8 +20,31 @@ use crate::{Shop, names};
 /// A statement on one order, a word that the verdict must hold, and the differences that must be among those found.
 pub(crate) type Plant<'a> = (&'a str, &'a str, &'a [(Kind, u64)]);
 
-fn kinds(audit: &Audit) -> Vec<(Kind, u64)> {
-    match &audit.verdict {
+/// Wrong rows, each of them found by whoever compares the tables with the log.
+pub(crate) const WRONG_ROWS: [Plant<'static>; 4] = [
+    ("UPDATE orders SET quantity = 2 WHERE order_id = $1", "quantity is 2, by the log 1", &[(Kind::OrderRowChanged, 1)]),
+    ("DELETE FROM orders WHERE order_id = $1", "has events, but no row", &[(Kind::OrderRowMissing, 1)]),
+    (
+        "INSERT INTO orders SELECT 'ffffffff-ffff-8fff-8fff-ffffffffffff', voucher_id, partition, 'x', quantity, status, reason, requested_at, \
+         decided_at, changed_at, expires_at, NULL, voucher_seq + 100, request_offset, slot FROM orders WHERE order_id = $1",
+        "has a row, but no event",
+        &[(Kind::OrderRowExtra, 1)],
+    ),
+    (
+        "UPDATE vouchers v SET total = total + 1 FROM orders o WHERE o.order_id = $1 AND o.voucher_id = v.voucher_id",
+        "total",
+        &[(Kind::VoucherRow, 1)],
+    ),
+];
+
+/// Keeps the tables as they are, and puts back what was kept.
+pub(crate) const KEEP: &str =
+    "CREATE TABLE o AS TABLE orders; CREATE TABLE v AS TABLE vouchers; CREATE TABLE l AS TABLE lane_positions";
+pub(crate) const RESTORE: &str = "TRUNCATE orders, vouchers, lane_positions; INSERT INTO vouchers TABLE v; INSERT INTO orders TABLE o; \
+     INSERT INTO lane_positions TABLE l";
+
+pub(crate) fn kinds(verdict: &Verdict) -> Vec<(Kind, u64)> {
+    match verdict {
         Verdict::Different { counts, .. } => counts.iter().map(|(kind, count)| (*kind, *count)).collect(),
         _ => Vec::new(),
     }
@@ -43,20 +66,7 @@ fn every_planted_difference_is_found_and_named() {
     let at_rest = shop.world.assert_audit();
     assert_eq!((at_rest.order_rows, at_rest.vouchers.iter().map(|v| v.sold).sum::<i64>()), (5, 5));
 
-    let in_postgres: [Plant<'_>; 6] = [
-        ("UPDATE orders SET quantity = 2 WHERE order_id = $1", "quantity", &[(Kind::OrderRowChanged, 1)]),
-        ("DELETE FROM orders WHERE order_id = $1", "no row", &[(Kind::OrderRowMissing, 1)]),
-        (
-            "INSERT INTO orders SELECT 'ffffffff-ffff-8fff-8fff-ffffffffffff', voucher_id, partition, 'x', quantity, status, reason, requested_at, \
-             decided_at, changed_at, expires_at, payment_ref, voucher_seq + 100, request_offset, slot FROM orders WHERE order_id = $1",
-            "no event",
-            &[(Kind::OrderRowExtra, 1)],
-        ),
-        (
-            "UPDATE vouchers v SET total = total + 1 FROM orders o WHERE o.order_id = $1 AND o.voucher_id = v.voucher_id",
-            "total",
-            &[(Kind::VoucherRow, 1)],
-        ),
+    let positions: [Plant<'_>; 2] = [
         (
             "UPDATE lane_positions SET next_offset = next_offset - 1 WHERE partition = 1 AND $1::uuid IS NOT NULL",
             "position",
@@ -69,22 +79,14 @@ fn every_planted_difference_is_found_and_named() {
         ),
     ];
     let some = on_database(&shop.world, async |client| {
-        client
-            .batch_execute(
-                "CREATE TABLE o AS TABLE orders; CREATE TABLE v AS TABLE vouchers; CREATE TABLE l AS TABLE lane_positions",
-            )
-            .await?;
+        client.batch_execute(KEEP).await?;
         let row = client.query_one("SELECT order_id FROM orders ORDER BY voucher_seq DESC LIMIT 1", &[]).await?;
         row.try_get::<_, uuid::Uuid>(0)
     });
-    for (planted, named, expected) in in_postgres {
+    for (planted, named, expected) in WRONG_ROWS.into_iter().chain(positions) {
         on_database(&shop.world, async |client| client.execute(planted, &[&some]).await);
         assert_found(&shop, planted, named, expected);
-        on_database(&shop.world, async |client| {
-            let restore = "TRUNCATE orders, vouchers, lane_positions; INSERT INTO vouchers TABLE v; INSERT INTO orders TABLE o; \
-                 INSERT INTO lane_positions TABLE l";
-            client.batch_execute(restore).await
-        });
+        on_database(&shop.world, async |client| client.batch_execute(RESTORE).await);
         shop.world.assert_audit();
     }
 
@@ -253,7 +255,7 @@ pub(crate) fn delete_events(world: &World, partition: i32, before: i64) {
 
 fn assert_found(shop: &Shop, planted: &str, named: &str, expected: &[(Kind, u64)]) {
     let audit = shop.world.audit_with(replay::AuditOptions { patience: Duration::from_millis(500) });
-    let found = kinds(&audit);
+    let found = kinds(&audit.verdict);
     assert!(expected.iter().all(|kind| found.contains(kind)), "{planted}: {:#?}", audit.verdict);
     assert!(format!("{:?}", audit.verdict).contains(named), "{planted}: {:#?}", audit.verdict);
     let (code, text) = doorbuster(&shop.world, &["audit", "--json", "--patience", "500ms"]);
