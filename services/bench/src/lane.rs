@@ -248,7 +248,8 @@ fn settle(site: &Site, lanes: &Lanes) -> Result<(Rounds, f64, (f64, f64), f64)> 
             consume.push(read);
         }
     }
-    redis_forget(site, &voucher)?;
+    // So that only the system's buyers are in its memory.
+    redis::forget(&connections.redis, &voucher)?;
     let ceiling = in_turn(&[consume.median(), pipelines.median()]);
     site.say(&format!("settle: bare consume {}/s, bare pipelines {}/s", short(consume.median()), short(pipelines.median())));
 
@@ -281,13 +282,6 @@ fn settle(site: &Site, lanes: &Lanes) -> Result<(Rounds, f64, (f64, f64), f64)> 
     let buyer = (used()? - redis_before) / count;
     compensation.end();
     Ok((rounds, ceiling, (memory_before.context("it was looked at")?, memory_after), buyer))
-}
-
-/// Takes the ceiling's voucher out of Redis, so that only the system's buyers are in its memory.
-fn redis_forget(site: &Site, voucher: &VoucherId) -> Result<()> {
-    let mut connection = ::redis::Client::open(site.stack.endpoints().redis.as_str())?.get_connection()?;
-    let keys = ["voucher", "reservations", "held"].map(|part| format!("{{v:{voucher}}}:{part}"));
-    Ok(::redis::cmd("DEL").arg(&keys).exec(&mut connection)?)
 }
 
 /// Measures [`TWO_PARTITIONS`]: the same backlog on two partitions, both lanes in one process. `one`: what one lane drained in this run.

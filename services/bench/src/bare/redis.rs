@@ -90,6 +90,11 @@ pub(crate) fn info(url: &str, section: &str, name: &str) -> Result<f64> {
     Ok(line.unwrap_or_default().trim().parse()?)
 }
 
+/// Deletes the voucher's keys.
+pub(crate) fn forget(url: &str, voucher: &VoucherId) -> Result<()> {
+    Ok(redis::cmd("DEL").arg(&keys(voucher)).exec(&mut Client::open(url)?.get_connection()?)?)
+}
+
 /// Empties it.
 pub(crate) fn empty(url: &str) -> Result<()> {
     Ok(redis::cmd("FLUSHALL").exec(&mut Client::open(url)?.get_connection()?)?)
