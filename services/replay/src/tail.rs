@@ -68,8 +68,10 @@ pub async fn tail(
     options: TailOptions,
     each: impl FnMut(TailRecord) -> ControlFlow<()> + Send + 'static,
 ) -> Result<(), ReplayError> {
-    let all = 0..partitions(connections).await?;
-    let chosen: Vec<i32> = all.filter(|p| options.partition.is_none_or(|only| only == *p)).collect();
+    let chosen = match options.partition {
+        Some(only) => vec![only],
+        None => (0..partitions(connections).await?).collect(),
+    };
     let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
     blocking(move || read(&connections, &codec, &runtime, &options, &chosen, each)).await
 }
