@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use events::{Codec, Registry};
+use events::Codec;
 use infra::config::{Connections, Env};
 
 use crate::stack;
@@ -23,6 +23,6 @@ pub(crate) fn connections() -> anyhow::Result<Connections> {
 
 /// Looks the schemas up.
 pub(crate) async fn codec(connections: &Connections) -> anyhow::Result<Codec> {
-    let registry = Registry::new(&connections.registry)?;
+    let registry = connections.schema_registry()?;
     Ok(Codec::connect(&registry, &connections.topics).await?)
 }

@@ -86,7 +86,7 @@ pub(crate) async fn bring_about(connections: &Connections, partitions: Option<i3
         Ok::<_, LogError>(steps(&plan))
     })
     .await??;
-    let registry = Registry::new(&connections.registry)?;
+    let registry = connections.schema_registry()?;
     for (subject, schema) in schemas(connections) {
         if let Some(id) = register(&registry, &subject, schema).await? {
             done.push(format!("register the schema of {subject} (id {id})"));
@@ -108,7 +108,7 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<u8> {
     let for_kafka = connections.clone();
     let plan = tokio::task::spawn_blocking(move || plan_topics(&for_kafka, args.partitions)).await??;
     let mut plan = steps(&plan);
-    let registry = Registry::new(&connections.registry)?;
+    let registry = connections.schema_registry()?;
     for (subject, schema) in schemas(&connections) {
         if registry.id_of(&subject, schema).await?.is_none() {
             plan.push(format!("register the schema of {subject}"));
@@ -122,7 +122,7 @@ async fn check() -> anyhow::Result<u8> {
     let connections = connect::connections()?;
     let for_kafka = connections.clone();
     let topics = tokio::task::spawn_blocking(move || infra::kafka::check_topics(&for_kafka)).await?;
-    let registry = Registry::new(&connections.registry)?;
+    let registry = connections.schema_registry()?;
     let codec = Codec::connect(&registry, &connections.topics).await;
     let mut code = OK;
     match topics {

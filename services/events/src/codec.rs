@@ -220,7 +220,7 @@ mod tests {
 
     /// No registry listens there, so whoever asks it gets an error at once.
     fn codec() -> Codec {
-        Codec::new(1, 2, Some(Registry::new("http://127.0.0.1:1").unwrap()))
+        Codec::new(1, 2, Some(Registry::new("http://127.0.0.1:1", None).unwrap()))
     }
 
     #[tokio::test]

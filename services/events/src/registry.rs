@@ -38,11 +38,11 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// `http[s]://[user:password@]host:port[/path][?ca=FILE]`. Of the file's authorities, if there is one, the certificate must be.
-    pub fn new(url: &str) -> Result<Self, RegistryError> {
-        let (base, ca) = url.split_once("?ca=").map_or((url, None), |(base, file)| (base, Some(file)));
-        let wrong = |reason: String| RegistryError::Address { url: masked(base), reason };
-        let parsed = reqwest::Url::parse(base).map_err(|e| wrong(format!("{e}; http://host:port is needed")))?;
+    /// `http[s]://[user:password@]host:port[/path]`; `ca`: a PEM file with the authorities that may have signed its certificate, instead of the
+    /// system's.
+    pub fn new(url: &str, ca: Option<&str>) -> Result<Self, RegistryError> {
+        let wrong = |reason: String| RegistryError::Address { url: masked(url), reason };
+        let parsed = reqwest::Url::parse(url).map_err(|e| wrong(format!("{e}; http://host:port is needed")))?;
         if !matches!(parsed.scheme(), "http" | "https") {
             return Err(wrong("http://host:port or https://host:port is needed".into()));
         }
@@ -54,7 +54,7 @@ impl Registry {
             http = http.tls_certs_only(authorities);
         }
         let http = http.build().map_err(|e| wrong(chain(&e)))?;
-        Ok(Self { url: base.trim_end_matches('/').to_owned(), http })
+        Ok(Self { url: url.trim_end_matches('/').to_owned(), http })
     }
 
     /// Where this registry is, fit for logs.
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn credentials_are_not_shown() {
-        let registry = Registry::new("http://user:p%40ss@127.0.0.1:1/apis/ccompat/v7/").unwrap();
+        let registry = Registry::new("http://user:p%40ss@127.0.0.1:1/apis/ccompat/v7/", None).unwrap();
         assert_eq!(registry.url(), "http://***@127.0.0.1:1/apis/ccompat/v7");
         assert_eq!(masked("http://127.0.0.1:8081"), "http://127.0.0.1:8081");
     }

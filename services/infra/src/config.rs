@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use events::Topics;
+use events::{Registry, RegistryError, Topics};
 
 pub(crate) mod address;
 mod kafka;
 
+use address::take_parameter;
 pub(crate) use kafka::check_authorities;
 pub use kafka::{KafkaLogin, KafkaSecurity, Mechanism};
 
@@ -146,7 +147,7 @@ pub struct Connections {
     pub redis: String,
     /// `DOORBUSTER_POSTGRES`: `postgresql://user@host:port/database`, with `?sslmode=require&sslrootcert=FILE` where it is encrypted.
     pub postgres: String,
-    /// `DOORBUSTER_REGISTRY`: base address of the schema registry's REST API.
+    /// `DOORBUSTER_REGISTRY`: base address of the schema registry's REST API, `http://host:port`, or `https://user:password@host:port?ca=FILE`.
     pub registry: String,
     /// `DOORBUSTER_TOPIC_PREFIX` (default empty): before each topic's name.
     pub topics: Topics,
@@ -199,6 +200,12 @@ impl Connections {
             delivery_timeout: env.millis("DOORBUSTER_DELIVERY_TIMEOUT_MS", 45_000, 1_000..=300_000)?,
             transaction_timeout: env.millis("DOORBUSTER_TRANSACTION_TIMEOUT_MS", 30_000, 2_000..=900_000)?,
         })
+    }
+
+    /// A client of the registry.
+    pub fn schema_registry(&self) -> Result<Registry, RegistryError> {
+        let (address, ca) = take_parameter(&self.registry, "ca");
+        Registry::new(&address, ca.as_deref())
     }
 
     /// The consumer group (or the transactional ids' stem) of a service.

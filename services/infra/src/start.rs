@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use events::{Codec, ConnectError, Registry, RegistryError};
+use events::{Codec, ConnectError, RegistryError};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -77,7 +77,7 @@ impl<'a> Wait<'a> {
 
     /// The schemas, registered.
     pub async fn schemas(&self) -> anyhow::Result<Codec> {
-        let registry = Registry::new(&self.connections.registry)?;
+        let registry = self.connections.schema_registry()?;
         self.until(|| Codec::connect(&registry, &self.connections.topics)).await
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use devstack::Endpoints;
 use domain::{Money, OrderId, OrderKey, Request, RequestBody, Terms, Timestamp, UserId, VoucherId};
-use events::{Codec, Registry, RegistryError, Topics};
+use events::{Codec, RegistryError, Topics};
 use infra::config::{Connections, Env};
 use tokio_postgres::NoTls;
 use uuid::Uuid;
@@ -268,7 +268,7 @@ fn make_topics(connections: &Connections, partitions: i32) {
 }
 
 async fn register(connections: &Connections) -> Codec {
-    let registry = Registry::new(&connections.registry).expect("the registry's address is good");
+    let registry = connections.schema_registry().expect("the registry's address is good");
     let topics = &connections.topics;
     let deadline = Instant::now() + REGISTRY_PATIENCE;
     for (topic, schema) in [(&topics.requests, events::REQUEST_SCHEMA), (&topics.events, events::EVENT_SCHEMA)] {

@@ -69,7 +69,7 @@ impl Fake {
     }
 
     async fn codec(&self) -> Codec {
-        Codec::connect(&Registry::new(&self.url).unwrap(), &Topics::new("")).await.unwrap()
+        Codec::connect(&Registry::new(&self.url, None).unwrap(), &Topics::new("")).await.unwrap()
     }
 
     fn serve(&self, mut connection: TcpStream) {
@@ -172,7 +172,7 @@ async fn a_registry_in_trouble_is_asked_again_and_nothing_is_remembered_of_it() 
 async fn a_login_in_the_address_is_used_and_never_shown() {
     let fake = Fake::start();
     fake.set(Mood::WantsLogin);
-    let with = |login: &str| Registry::new(&fake.url.replace("http://", &format!("http://{login}"))).unwrap();
+    let with = |login: &str| Registry::new(&fake.url.replace("http://", &format!("http://{login}")), None).unwrap();
     assert_eq!(with("u:p%40ss@").id_of("s", EVENT_SCHEMA).await.unwrap(), Some(42));
     for wrong in ["", "u:wrong-one@"] {
         let error = with(wrong).id_of("s", EVENT_SCHEMA).await.unwrap_err().to_string();
@@ -279,7 +279,7 @@ async fn a_schema_of_something_else_makes_its_records_unreadable() {
 #[tokio::test]
 async fn connecting_tells_a_missing_schema_from_a_registry_in_trouble() {
     let fake = Fake::start();
-    let (registry, topics) = (Registry::new(&format!("{}/", fake.url)).unwrap(), Topics::new("p-"));
+    let (registry, topics) = (Registry::new(&format!("{}/", fake.url), None).unwrap(), Topics::new("p-"));
     fake.schemas.lock().unwrap().remove(&42);
     match Codec::connect(&registry, &topics).await.err() {
         Some(ConnectError::NotRegistered { subject }) => assert_eq!(subject, "p-order-events-value"),
@@ -300,14 +300,14 @@ async fn an_endless_answer_is_cut() {
     static LONG: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| "x".repeat(5_000_000));
     let fake = Fake::start();
     fake.set(Mood::Garbage(&LONG));
-    let error = Registry::new(&fake.url).unwrap().schema(1).await.unwrap_err();
+    let error = Registry::new(&fake.url, None).unwrap().schema(1).await.unwrap_err();
     assert!(error.to_string().contains("longer than"), "{error}");
 }
 
 #[tokio::test]
 async fn a_real_registry_keeps_ids_and_refuses_what_breaks_the_rules() {
     let endpoints = devstack::Endpoints::from_env().expect("no servers in the environment: run `make test`");
-    let registry = Registry::new(&endpoints.registry).unwrap();
+    let registry = Registry::new(&endpoints.registry, None).unwrap();
     let topics = Topics::new(&format!("t{}-", uuid::Uuid::new_v4().simple()));
     let subject = Topics::subject(&topics.events);
     let missing = Codec::connect(&registry, &topics).await.err();

@@ -1,7 +1,7 @@
 use devstack::registry::{RegistryOptions, start};
-use events::{EVENT_SCHEMA, Registry};
+use events::EVENT_SCHEMA;
 
-use crate::{Authority, assert_names};
+use crate::{Authority, assert_names, connections};
 
 #[tokio::test]
 async fn the_registry_over_tls() {
@@ -10,10 +10,13 @@ async fn the_registry_over_tls() {
     let server = start(options).expect("the registry starts");
     let (address, ca) = (server.endpoint(), authority.file());
     // Its first answers take long, and longer on a busy machine.
-    let ask = async |address: &str| loop {
-        match Registry::new(address)?.register("s", EVENT_SCHEMA).await {
-            Err(error) if error.to_string().contains("timed out") => {}
-            other => break other,
+    let ask = async |address: &str| {
+        let settings = connections(&[("DOORBUSTER_REGISTRY", address)]).expect("the settings are complete");
+        loop {
+            match settings.schema_registry()?.register("s", EVENT_SCHEMA).await {
+                Err(error) if error.to_string().contains("timed out") => {}
+                other => break other,
+            }
         }
     };
     let id = ask(&format!("{address}?ca={ca}")).await.expect("the right settings get in");

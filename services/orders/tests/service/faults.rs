@@ -11,7 +11,7 @@ use std::{
 };
 
 use domain::RequestBody;
-use events::{REQUEST_SCHEMA, Registry, Topics};
+use events::{REQUEST_SCHEMA, Topics};
 use publish::LaneProducer;
 use testkit::{World, voucher_request, wait_until, wait_until_async};
 
@@ -76,7 +76,7 @@ async fn a_request_of_a_newer_kind_stops_the_lane_before_it() {
     let resume = domain::Request { id: pause.id, ..resume };
     let newer = REQUEST_SCHEMA.replacen("\"PaymentWindowElapsed\"", "\"PaymentWindowElapsed\", \"OrderGifted\"", 1);
     let newest_kind = 10;
-    let registry = Registry::new(&world.connections().registry).unwrap();
+    let registry = world.connections().schema_registry().unwrap();
     let subject = Topics::subject(&world.connections().topics.requests);
     let id = registry.register(&subject, &newer).await.unwrap();
     let mut bytes = world.codec().encode_request(&pause).unwrap();
@@ -147,7 +147,7 @@ async fn a_registry_that_is_away_makes_the_lane_wait_and_dead_letters_nothing() 
 
     // A later version of the schema with one more field; this version's records are readable with it after one look-up.
     let newer = REQUEST_SCHEMA.replacen("\"PaymentWindowElapsed\"", "\"PaymentWindowElapsed\", \"OrderGifted\"", 1);
-    let registry = Registry::new(&world.connections().registry).unwrap();
+    let registry = world.connections().schema_registry().unwrap();
     let subject = Topics::subject(&world.connections().topics.requests);
     let id = registry.register(&subject, &newer).await.unwrap();
     let order = testkit::order_request(&voucher, world.order_id(&voucher, "ann", None), "ann", 1);
