@@ -30,8 +30,10 @@ pub struct PurchaseConfig {
     pub admin: SocketAddr,
     pub(crate) order_key: OrderKey,
     pub(crate) verifier: Verifier,
-    /// Purchases that buyers wait for at one moment; more are shed with 503.
+    /// Purchases that are worked on at one moment; more wait their turn.
     pub(crate) max_in_flight: usize,
+    /// Longest wait for that; then 503.
+    pub(crate) turn_patience: Duration,
     /// Purchases without an acknowledgement at one moment, in flight or answered "pending"; more are shed with 503.
     pub(crate) max_unacknowledged: usize,
     /// Longest wait for the acknowledgement before a buyer is told "pending".
@@ -56,6 +58,7 @@ impl PurchaseConfig {
             order_key: order_key(env)?,
             verifier: verifier(env)?,
             max_in_flight: env.number("DOORBUSTER_PURCHASE_MAX_IN_FLIGHT", 2_048, 1..=100_000)?,
+            turn_patience: env.millis("DOORBUSTER_PURCHASE_TURN_MS", 500, 0..=60_000)?,
             max_unacknowledged: env.number("DOORBUSTER_PURCHASE_MAX_UNACKNOWLEDGED", 20_000, 1..=1_000_000)?,
             ack_deadline: env.millis("DOORBUSTER_PURCHASE_ACK_MS", 2_000, 10..=60_000)?,
             unacknowledged_too_long: env.millis("DOORBUSTER_PURCHASE_UNACKNOWLEDGED_MS", 10_000, 100..=600_000)?,

@@ -92,6 +92,7 @@ fn shop(config: PurchaseConfig, servers: RealServers, tasks: TaskTracker, metric
         order_key: config.order_key,
         rate: RateLimit::new(config.user_rate, config.user_burst, Instant::now()),
         purchases_at_once: Arc::new(Semaphore::new(config.max_in_flight)),
+        patience: config.turn_patience,
         reads_at_once: Semaphore::new(config.max_in_flight),
         tasks,
     }

@@ -99,10 +99,10 @@ impl<S: Servers> Purchases<S> {
         Self { servers, vouchers: Vouchers::new(), unacknowledged, acknowledged, damage_told, ack_deadline, tasks, metrics }
     }
 
-    /// One purchase to its answer. Must not be dropped half-way: the caller spawns it.
+    /// One purchase to its answer. Must not be dropped half-way.
     pub(crate) async fn purchase(self: Arc<Self>, wanted: Try, slot: Slot) -> Answer {
         crash::point("purchase.asked");
-        let token = Uuid::new_v4().simple().to_string();
+        let token = format!("{:032x}", rand::random::<u128>());
         let reserve = self.servers.reserve(&wanted.voucher, &wanted.order, &wanted.user, wanted.quantity, &token);
         let answer = match self.metrics.time("reserve", reserve).await {
             Ok(answer) => answer,

@@ -7,7 +7,14 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    panic::{self, AssertUnwindSafe},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    thread,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Json, Router,
@@ -17,10 +24,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use domain::{OrderKey, UserId, VoucherId};
+use domain::{OrderId, OrderKey, UserId, VoucherId};
 use prometheus_client::metrics::gauge::Gauge;
-use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use serde::Serialize;
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::{problem::Problem, server::serve};
@@ -41,9 +51,11 @@ pub(crate) struct Shop<S> {
     pub(crate) rate: RateLimit,
     /// One permit a purchase that a buyer waits for.
     pub(crate) purchases_at_once: Arc<Semaphore>,
+    /// Longest wait for such a permit.
+    pub(crate) patience: Duration,
     /// One permit a reading call.
     pub(crate) reads_at_once: Semaphore,
-    /// Purchases run here, so that a buyer who hangs up does not cut his off.
+    /// Here a purchase goes on whose buyer has hung up.
     pub(crate) tasks: TaskTracker,
 }
 
@@ -75,13 +87,13 @@ impl<S: Servers> Shop<S> {
         self.verifier.user(headers).map_err(Problem::unauthorized)
     }
 
-    /// A look ahead at [`Self::in_flight`]: in a rush most calls end here, so it stands before all that costs, the token's signature first.
-    fn has_room(&self) -> Result<(), Problem> {
-        if self.purchases_at_once.available_permits() == 0 { Err(too_many_purchases()) } else { Ok(()) }
-    }
-
-    fn in_flight(&self) -> Result<InFlight, Problem> {
-        let permit = Arc::clone(&self.purchases_at_once).try_acquire_owned().map_err(|_| too_many_purchases())?;
+    /// Waits its turn. In a rush every call waits here, before all that costs, the token's signature first: whoever waits costs nearly nothing,
+    /// whoever is sent away at once comes back at once, and the answers to that are all the service would do.
+    async fn in_flight(&self) -> Result<InFlight, Problem> {
+        let turn = Arc::clone(&self.purchases_at_once).acquire_owned();
+        let Ok(Ok(permit)) = tokio::time::timeout(self.patience, turn).await else {
+            return Err(Problem::overloaded("too many purchases at this moment"));
+        };
         let gauge = self.purchases.metrics.in_flight.clone();
         gauge.inc();
         Ok(InFlight { _permit: permit, gauge })
@@ -99,10 +111,6 @@ impl<S: Servers> Shop<S> {
     }
 }
 
-fn too_many_purchases() -> Problem {
-    Problem::overloaded("too many purchases at this moment")
-}
-
 async fn purchase<S: Servers>(
     State(shop): State<Arc<Shop<S>>>,
     path: Result<Path<String>, PathRejection>,
@@ -110,29 +118,72 @@ async fn purchase<S: Servers>(
     body: Body,
 ) -> Response {
     let answer = async {
-        shop.has_room()?;
+        // First, so that no slow sender holds the room of others.
+        let quantity = input::quantity(body).await;
+        let in_flight = shop.in_flight().await?;
         let user = shop.user(&headers)?;
         let voucher = input::voucher_id(path)?;
         let key = input::idempotency_key(&headers)?;
         shop.rate.admit(&user, Instant::now()).map_err(Problem::too_many_requests)?;
-        let quantity = input::quantity(body).await?;
-        let in_flight = shop.in_flight()?;
+        let quantity = quantity?;
         let slot = shop.purchases.unacknowledged.admit().map_err(Problem::overloaded)?;
         let order = shop.order_key.order_id(&voucher, &user, key);
         let wanted = Try { voucher, user, order, quantity };
-        let (purchases, spawned) = (Arc::clone(&shop.purchases), wanted.clone());
-        let work = shop.tasks.spawn(async move {
+        let (purchases, asked) = (Arc::clone(&shop.purchases), wanted.clone());
+        let work = Box::pin(async move {
             let _in_flight = in_flight;
-            purchases.purchase(spawned, slot).await
+            purchases.purchase(asked, slot).await
         });
-        let answer = work.await.map_err(|error| {
-            tracing::error!(order = %wanted.order, %error, "a purchase ended without an answer");
+        let answer = ToItsEnd { work: Some(work), tasks: &shop.tasks }.await.map_err(|_| {
+            tracing::error!(order = %wanted.order, "a purchase ended without an answer");
             Problem::internal()
         })?;
         told(&wanted, answer)
     };
     let answer = answer.await;
     shop.answer("purchase", answer)
+}
+
+/// Work that goes on in a task of its own where its caller is dropped half-way, as when a buyer hangs up.
+struct ToItsEnd<'a, F: Future<Output: Send> + Send + 'static> {
+    /// `None` once it has ended, be it by a panic.
+    work: Option<Pin<Box<F>>>,
+    tasks: &'a TaskTracker,
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Future for ToItsEnd<'_, F> {
+    /// An error where the work has panicked, as of a task of its own.
+    type Output = thread::Result<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(mut work) = self.work.take() else { return Poll::Pending };
+        // What has panicked is never looked at again.
+        match panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+            Ok(Poll::Pending) => {
+                self.work = Some(work);
+                Poll::Pending
+            }
+            Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for ToItsEnd<'_, F> {
+    fn drop(&mut self) {
+        // Without a runtime the process is ending.
+        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
+            self.tasks.spawn_on(work, &runtime);
+        }
+    }
+}
+
+/// The body of a 202.
+#[derive(Serialize)]
+struct Accepted<'a> {
+    order_id: OrderId,
+    voucher_id: &'a VoucherId,
+    status: &'a str,
 }
 
 fn told(wanted: &Try, answer: Answer) -> Result<(&'static str, Response), Problem> {
@@ -145,8 +196,8 @@ fn told(wanted: &Try, answer: Answer) -> Result<(&'static str, Response), Proble
         Answer::Away(server) => return Err(Problem::away(server)),
     };
     let location = format!("/v1/vouchers/{}/orders/{}", wanted.voucher, wanted.order);
-    let body = json!({"order_id": wanted.order, "voucher_id": wanted.voucher, "status": status});
-    Ok(("accepted", (StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(body)).into_response()))
+    let body = Json(Accepted { order_id: wanted.order, voucher_id: &wanted.voucher, status });
+    Ok(("accepted", (StatusCode::ACCEPTED, [(header::LOCATION, location)], body).into_response()))
 }
 
 async fn order<S: Servers>(

@@ -1,6 +1,6 @@
 //! Errors as `application/problem+json` (RFC 9457), each with a stable `code` for programs.
 
-use std::time::Duration;
+use std::{borrow::Cow, fmt, time::Duration};
 
 use axum::{
     Json,
@@ -10,7 +10,7 @@ use axum::{
 use domain::Timestamp;
 use infra::redis::Refusal;
 use rand::Rng;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::{auth::Unauthorized, instants::rfc3339, purchase::Server};
 
@@ -24,7 +24,7 @@ pub(crate) struct Problem {
     /// The stable name of what went wrong.
     pub(crate) code: &'static str,
     title: &'static str,
-    detail: String,
+    detail: Cow<'static, str>,
     /// Seconds after which a new try makes sense.
     pub(crate) retry_after: Option<u64>,
     /// When the sale begins, where it has not.
@@ -32,7 +32,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
+    fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { status, code, title, detail: detail.into(), retry_after: None, begins_at: None }
     }
 
@@ -40,7 +40,7 @@ impl Problem {
         Self { retry_after: Some(rand::rng().random_range(SOON)), ..self }
     }
 
-    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+    pub(crate) fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", "The request makes no sense", detail)
     }
 
@@ -102,7 +102,7 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "undecided", title, detail).soon()
     }
 
-    pub(crate) fn overloaded(detail: impl Into<String>) -> Self {
+    pub(crate) fn overloaded(detail: impl Into<Cow<'static, str>>) -> Self {
         let title = "Too much is going on at this moment";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", title, detail).soon()
     }
@@ -144,6 +144,21 @@ impl Problem {
     }
 }
 
+/// As it is written.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(rename = "type")]
+    kind: fmt::Arguments<'a>,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begins_at: Option<String>,
+}
+
 /// Rounded up, at least 1: 0 would mean "at once".
 fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
@@ -151,19 +166,15 @@ fn whole_seconds(wait: Duration) -> u64 {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut body = json!({
-            "type": format!("/problems/{}", self.code),
-            "title": self.title,
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-            "code": self.code,
-        });
-        if let Some(seconds) = self.retry_after {
-            body["retry_after"] = seconds.into();
-        }
-        if let Some(begins_at) = self.begins_at {
-            body["begins_at"] = rfc3339(begins_at).into();
-        }
+        let body = Told {
+            kind: format_args!("/problems/{}", self.code),
+            title: self.title,
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            code: self.code,
+            retry_after: self.retry_after,
+            begins_at: self.begins_at.map(rfc3339),
+        };
         let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
