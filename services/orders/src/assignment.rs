@@ -10,7 +10,7 @@ use infra::kafka::Record;
 
 use crate::{
     config::OrdersConfig,
-    mailbox::{Batch, Mailbox, Metadata},
+    mailbox::{Batch, BatchLimit, Mailbox, Metadata},
 };
 
 /// Queued batches at which a paused partition goes on: before the lane runs dry, as fetching starts anew.
@@ -31,15 +31,15 @@ pub(crate) struct Assignment {
 /// Bounds of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
-    records: usize,
-    bytes: usize,
+    batch: BatchLimit,
     wait: Duration,
     queue: usize,
 }
 
 impl Bounds {
     pub(crate) fn of(config: &OrdersConfig) -> Self {
-        Self { records: config.batch_records, bytes: config.batch_bytes, wait: config.batch_wait, queue: config.queue_batches }
+        let batch = BatchLimit { records: config.batch_records, bytes: config.batch_bytes };
+        Self { batch, wait: config.batch_wait, queue: config.queue_batches }
     }
 }
 
@@ -76,23 +76,32 @@ impl Assignment {
         !self.open.is_empty()
     }
 
-    /// Whether a batch is to be handed over now: a full one while there is room, any one to an idle lane once it has waited.
+    /// Whether requests are to be handed over now: a full batch while there is room, any to an idle lane once they have waited, and any that
+    /// the last batch before a busy lane can still take.
     pub(crate) fn is_due(&self, bounds: Bounds) -> bool {
         let queued = self.mailbox.queued();
-        let is_full = self.open.len() >= bounds.records || self.open_bytes >= bounds.bytes;
-        self.is_filling() && ((is_full && queued < bounds.queue) || (queued == 0 && self.open_since.elapsed() >= bounds.wait))
+        let is_wanted = match queued {
+            0 => self.is_full(bounds) || self.open_since.elapsed() >= bounds.wait,
+            _ => queued < bounds.queue && (self.is_full(bounds) || self.mailbox.room(bounds.batch).is_some()),
+        };
+        self.is_filling() && is_wanted
+    }
+
+    fn is_full(&self, bounds: Bounds) -> bool {
+        self.open.len() >= bounds.batch.records || self.open_bytes >= bounds.batch.bytes
     }
 
     /// Hands one batch over: consecutive offsets within the bounds, at least one record.
     pub(crate) fn hand_over(&mut self, bounds: Bounds, metadata: &Metadata) {
         let Some(first) = self.open.front().map(|r| r.offset) else { return };
-        let mut records = Vec::with_capacity(self.open.len().min(bounds.records));
+        let room = self.mailbox.room(bounds.batch).unwrap_or(bounds.batch);
+        let mut records = Vec::with_capacity(self.open.len().min(room.records));
         let mut bytes = 0;
         while let Some(record) = self.open.front() {
             let belongs = records.is_empty()
                 || (record.offset == first + records.len() as i64
-                    && records.len() < bounds.records
-                    && bytes + record.payload.len() <= bounds.bytes);
+                    && records.len() < room.records
+                    && bytes + record.payload.len() <= room.bytes);
             if !belongs {
                 break;
             }
@@ -101,7 +110,7 @@ impl Assignment {
         }
         self.open_bytes = self.open_bytes.saturating_sub(bytes);
         self.open_since = Instant::now();
-        self.mailbox.put(Batch { seek: self.seek, first, records }, metadata);
+        self.mailbox.put(Batch { seek: self.seek, first, records, bytes }, bounds.batch, metadata);
     }
 
     /// Whether the partition is to be paused (`Some(true)`) or resumed (`Some(false)`) now; the caller does it.
@@ -110,7 +119,7 @@ impl Assignment {
             return None;
         }
         let queued = self.mailbox.queued();
-        let is_full = self.open.len() >= bounds.records || self.open_bytes >= bounds.bytes;
+        let is_full = self.is_full(bounds);
         let change = match self.is_paused {
             false if is_full && queued >= bounds.queue => true,
             true if !is_full && queued <= LOW_MARK => false,
@@ -130,9 +139,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::mailbox::Mail;
 
-    const BOUNDS: Bounds = Bounds { records: 3, bytes: 100, wait: Duration::ZERO, queue: 2 };
+    const BOUNDS: Bounds = Bounds { batch: BatchLimit { records: 3, bytes: 100 }, wait: Duration::ZERO, queue: 2 };
 
     /// Of a consumer outside of any group, which no lane would ever get.
     fn metadata() -> Metadata {
@@ -154,13 +162,10 @@ mod tests {
 
     /// What the lane gets: the seek number and the offsets of the next batch.
     fn next(assignment: &Assignment) -> Option<(u64, Vec<i64>)> {
-        match assignment.mailbox.next(Duration::ZERO) {
-            Mail::Batch(batch) => {
-                assert_eq!(batch.first, batch.records[0].offset);
-                Some((batch.seek, batch.records.iter().map(|r| r.offset).collect()))
-            }
-            _ => None,
-        }
+        let batch = assignment.mailbox.take()?;
+        assert_eq!(batch.first, batch.records[0].offset);
+        assert_eq!(batch.bytes, batch.records.iter().map(|r| r.payload.len()).sum::<usize>());
+        Some((batch.seek, batch.records.iter().map(|r| r.offset).collect()))
     }
 
     #[test]
@@ -194,24 +199,32 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_lane_gets_what_there_is_and_a_busy_one_only_full_batches() {
+    fn an_idle_lane_gets_what_there_is_and_what_waits_for_a_busy_one_grows_until_it_is_full() {
         let (mut assignment, metadata) = sought();
         assert!(!assignment.is_due(BOUNDS));
         assignment.take(record(0, 1));
         assert!(assignment.is_due(BOUNDS));
         assert!(!assignment.is_due(Bounds { wait: Duration::from_secs(60), ..BOUNDS }), "it has not waited yet");
         assignment.hand_over(BOUNDS, &metadata);
-        assignment.take(record(1, 1));
-        assert!(!assignment.is_due(BOUNDS), "a batch waits already");
-        assignment.take(record(2, 1));
-        assignment.take(record(3, 1));
+        for offset in [1, 2, 3] {
+            assignment.take(record(offset, 1));
+        }
         assert!(assignment.is_due(BOUNDS));
+        assignment.hand_over(BOUNDS, &metadata);
+        assert!(!assignment.is_due(BOUNDS), "the batch that waits is full, and the next one is not");
+        assignment.take(record(4, 1));
+        assignment.take(record(5, 1));
+        assert!(assignment.is_due(BOUNDS));
+        assignment.hand_over(BOUNDS, &metadata);
+        assert_eq!(next(&assignment), Some((1, vec![0, 1, 2])));
+        assert_eq!(next(&assignment), Some((1, vec![3, 4, 5])));
+        assert_eq!(next(&assignment), None);
     }
 
     #[test]
     fn a_partition_is_paused_when_its_lane_is_full_and_goes_on_at_the_low_mark() {
         let (mut assignment, metadata) = sought();
-        for offset in 0..7 {
+        for offset in 0..9 {
             assert_eq!(assignment.pause_change(BOUNDS), None, "at {offset}");
             assignment.take(record(offset, 1));
             while assignment.is_due(BOUNDS) {

@@ -1,12 +1,12 @@
 //! One lane: the worker of one partition, on a thread of its own, with its own transactional producer and its own database connection.
 //!
 //! Take a batch; decide it in one Postgres transaction, which also stores the records to send; publish those in one Kafka transaction with
-//! the group's offset. A crash in between loses nothing: the records are in the position row, and whoever owns the partition next publishes
+//! the group's offset, while the next batch, where it waits already, is decided up to its COMMIT. A crash in between loses nothing: the records are in the position row, and whoever owns the partition next publishes
 //! what the log does not have yet ([`crate::recover`]). A frozen lane that wakes up is refused three times over: by the position, by its
 //! transactional id and by the group's generation.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -21,14 +21,14 @@ use infra::{
     },
     watchdog::Beat,
 };
-use publish::LaneProducer;
+use publish::{LaneProducer, TransactionError};
 use rand::Rng;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::OwnedSemaphorePermit};
 
 use crate::{
     Service,
     decide_batch::{self, Decoded},
-    mailbox::{Answer, Batch, Health, Mail, Mailbox, Question, Told},
+    mailbox::{Answer, Batch, Health, Mail, Mailbox, Metadata, Question, Told},
     next_step::{LaneError, Next, next_step},
 };
 
@@ -36,6 +36,8 @@ use crate::{
 const STABLE_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at whether they are there.
 const STABLE_POLL: Duration = Duration::from_millis(1);
+/// Longest wait for a turn. Lanes that hold theirs for longer wait for a server, and take no processor time meanwhile.
+const TURN_LIMIT: Duration = Duration::from_millis(50);
 /// First pause after a failed attempt; it doubles up to the configured maximum.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Failed attempts in a row after which the service counts as not ready.
@@ -78,7 +80,7 @@ pub(crate) struct Lane {
     pub(crate) partition: i32,
     pub(crate) runtime: Runtime,
     pub(crate) session: Option<LaneSession>,
-    pub(crate) producer: Option<LaneProducer>,
+    pub(crate) producer: Option<Arc<LaneProducer>>,
     /// Up to here the events topic must be stable before the records stored for them may be overwritten.
     unstable_below: Option<i64>,
     /// Offset of the next request to decide; true between recovery and the next error.
@@ -93,6 +95,8 @@ pub(crate) struct Lane {
     pub(crate) fold_from: Option<(i64, i64)>,
     /// The events topic's reader, for as long as recovery goes on.
     pub(crate) log: Option<PartitionReader>,
+    /// See [`Service::turns`].
+    turn: Option<OwnedSemaphorePermit>,
     beat: Arc<Beat>,
 }
 
@@ -120,6 +124,7 @@ pub(crate) fn start(service: Arc<Service>, mailbox: Arc<Mailbox>, assignment: u6
             elsewhere: 0,
             fold_from: None,
             log: None,
+            turn: None,
             beat,
         }
         .work(ended);
@@ -170,7 +175,7 @@ impl Lane {
         match phase {
             Phase::NewProducer => {
                 self.producer = None;
-                self.producer = Some(LaneProducer::start(&self.service.config.connections, self.partition)?);
+                self.producer = Some(Arc::new(LaneProducer::start(&self.service.config.connections, self.partition)?));
                 Ok(Phase::Recover)
             }
             Phase::Recover => {
@@ -178,10 +183,23 @@ impl Lane {
                 self.service.metrics.recoveries.inc();
                 self.recover()
             }
-            Phase::Publish { records, next_offset, is_recovery } => self.publish(records, *next_offset, *is_recovery),
+            Phase::Publish { records, next_offset, is_recovery } => {
+                let Some(producer) = self.producer.clone() else { return Ok(Phase::NewProducer) };
+                self.wait_for_turn();
+                let next = if *is_recovery { None } else { self.mailbox.next_at(self.seek, *next_offset) };
+                let Some(batch) = next else { return self.publish(&producer, records, *next_offset, *is_recovery) };
+                let (published, decided) = self.publish_and_decide(&producer, records, *next_offset, &batch);
+                published?;
+                *phase = Phase::Decide(batch);
+                decided
+            }
             Phase::Seek { offset } => Ok(self.seek(*offset)),
             Phase::Idle => self.idle(),
-            Phase::Decide(batch) => self.decide(batch),
+            Phase::Decide(batch) => {
+                self.mailbox.set_working_on(batch.appended_at());
+                let (service, mailbox, end) = (self.service.clone(), self.mailbox.clone(), self.unstable_below);
+                self.decide(batch, self.expected, || wait_until_stable(&service, &mailbox, end))
+            }
             Phase::Ask => Ok(self.ask()),
             Phase::Stopped => {
                 self.beat.end();
@@ -196,6 +214,7 @@ impl Lane {
     fn after(&mut self, error: LaneError, failed: Phase, what: &'static str) -> Phase {
         self.service.metrics.retry(what);
         let next = next_step(&error);
+        self.turn = None;
         if next == Next::Stop {
             tracing::error!(%error, step = what, "the lane stops; its partition is kept and not processed");
             self.mailbox.set_health(Health::Stopped(error.to_string()));
@@ -273,11 +292,17 @@ impl Lane {
     fn idle(&mut self) -> Result<Phase, LaneError> {
         self.beat.end();
         match self.mailbox.next(self.service.config.idle_check) {
-            Mail::Batch(batch) => self.take(batch),
+            Mail::Batch => {
+                self.wait_for_turn();
+                self.mailbox.take().map_or(Ok(Phase::Idle), |batch| self.take(batch))
+            }
             Mail::Recover => Err(LaneError::CannotRead),
             Mail::Told => Ok(Phase::Ended),
             Mail::Nothing => {
                 self.beat.begin("idle check");
+                if let Some(producer) = &self.producer {
+                    producer.serve();
+                }
                 let found = self.with_database(async |session| session.next_offset().await)?;
                 if found == self.expected {
                     self.went_well();
@@ -286,6 +311,15 @@ impl Lane {
                     Err(LaneError::PositionDiffers { found, expected: self.expected })
                 }
             }
+        }
+    }
+
+    /// Waits its turn, but not for long: it paces, and locks nobody out.
+    fn wait_for_turn(&mut self) {
+        if self.turn.is_none() {
+            let turn = Arc::clone(&self.service.turns).acquire_owned();
+            let taken = self.runtime.block_on(async { tokio::time::timeout(TURN_LIMIT, turn).await });
+            self.turn = taken.ok().and_then(Result::ok);
         }
     }
 
@@ -306,51 +340,38 @@ impl Lane {
         Ok(Phase::Decide(batch))
     }
 
-    fn decide(&mut self, batch: &Batch) -> Result<Phase, LaneError> {
+    /// Decides a batch in one transaction; `may_commit` is asked, and waited for, when all is done but its COMMIT, which overwrites the
+    /// records of the batch before.
+    fn decide(
+        &mut self,
+        batch: &Batch,
+        expected: i64,
+        may_commit: impl FnOnce() -> Result<(), LaneError>,
+    ) -> Result<Phase, LaneError> {
         let started = Instant::now();
-        self.mailbox.set_working_on(batch.records.first().map_or(0, |r| r.timestamp.0));
         let max_in_a_row = self.service.config.max_dead_letters;
         let decoded = decide_batch::decode(&batch.records, self.unreadable_in_a_row, max_in_a_row, |record| {
             self.read(|codec| codec.decode_request(&record.payload))
         })?;
         self.service.metrics.step("decode", started.elapsed());
-        if !self.is_published_for_good()? {
-            return Ok(Phase::Ended);
-        }
-        crash::point("orders.stable");
 
-        let started = Instant::now();
-        let (records, events) = self.decide_in_transaction(batch, &decoded)?;
+        let (started, mut waited) = (Instant::now(), Duration::ZERO);
+        let (records, events) = self.decide_in_transaction(batch, &decoded, expected, || {
+            let began = Instant::now();
+            may_commit()?;
+            waited = began.elapsed();
+            crash::point("orders.stable");
+            Ok(())
+        })?;
         crash::point("orders.committed");
-        self.service.metrics.step("decide", started.elapsed());
+        self.service.metrics.step("decide", started.elapsed().saturating_sub(waited));
+        self.unstable_below = None;
         self.unreadable_in_a_row = decoded.unreadable_in_a_row;
         for event in &events {
             self.service.metrics.event(event);
         }
         self.service.metrics.dead_letters.inc_by((records.len() - events.len()) as u64);
         Ok(Phase::Publish { records, next_offset: batch.end(), is_recovery: false })
-    }
-
-    /// Waits until the last batch is stable in the log. The broker acknowledges a commit before it writes the markers that make it visible;
-    /// where it dies in between, they may never be written, and the batch must still be in the position row. `false`: told to end.
-    fn is_published_for_good(&mut self) -> Result<bool, LaneError> {
-        let Some(end) = self.unstable_below else { return Ok(true) };
-        let started = Instant::now();
-        loop {
-            let stable = self.service.probe.stable_events(self.partition)?;
-            if stable >= end {
-                self.unstable_below = None;
-                self.service.metrics.step("stable", started.elapsed());
-                return Ok(true);
-            }
-            if started.elapsed() >= STABLE_LIMIT {
-                return Err(LaneError::NotStable { end, stable });
-            }
-            self.mailbox.pause(Some(STABLE_POLL));
-            if self.mailbox.told() == Told::Abandon {
-                return Ok(false);
-            }
-        }
     }
 
     /// Decodes, learning the schema where it is not known yet.
@@ -375,9 +396,11 @@ impl Lane {
         &mut self,
         batch: &Batch,
         decoded: &Decoded,
+        expected: i64,
+        may_commit: impl FnOnce() -> Result<(), LaneError>,
     ) -> Result<(Vec<OutRecord>, Vec<&'static str>), LaneError> {
         let service = self.service.clone();
-        let (wanted, expected, end) = (Wanted::by_requests(&decoded.requests), self.expected, batch.end());
+        let (wanted, end) = (Wanted::by_requests(&decoded.requests), batch.end());
         let decision = self.in_transaction(async |transaction| {
             let (found, mut facts) = transaction.lock_and_read(&wanted).await?;
             if found != expected {
@@ -387,31 +410,120 @@ impl Lane {
             let decision = decide_batch::decide_all(&service.codec, topics, &batch.records, decoded, &mut facts)?;
             transaction.write(&facts, &decision.events, expected, end, &decision.records).await?;
             crash::point("orders.decided");
+            // Blocks: nothing else runs on this runtime, and nothing is on its way to Postgres.
+            may_commit()?;
             Ok(decision)
         })?;
         Ok((decision.records, decision.events.iter().map(|e| e.body.name()).collect()))
     }
 
-    fn publish(&mut self, records: &[OutRecord], next_offset: i64, is_recovery: bool) -> Result<Phase, LaneError> {
-        let Some(producer) = &self.producer else { return Ok(Phase::NewProducer) };
+    fn publish(
+        &mut self,
+        producer: &LaneProducer,
+        records: &[OutRecord],
+        next_offset: i64,
+        is_recovery: bool,
+    ) -> Result<Phase, LaneError> {
         if is_recovery {
             crash::point("orders.republish");
         }
-        let started = Instant::now();
         // The newest that the consumer has handed over, which is that of the revoke where there is one.
         let metadata = self.mailbox.metadata();
-        self.unstable_below = Some(producer.publish(records, next_offset, &metadata)?);
-        crash::point("orders.published");
-        self.service.metrics.step("publish", started.elapsed());
+        self.unstable_below = Some(published(&self.service, producer, records, next_offset, &metadata)?);
         if is_recovery {
+            self.turn = None;
             tracing::info!(records = records.len(), next_offset, "published what Postgres had and the log had not");
             return Ok(Phase::Seek { offset: next_offset });
         }
+        self.is_published_up_to(next_offset);
+        Ok(Phase::Idle)
+    }
+
+    /// Publishes on a thread of its own while the next batch is decided. Says what became of both; only what is published may be followed.
+    fn publish_and_decide(
+        &mut self,
+        producer: &LaneProducer,
+        records: &[OutRecord],
+        next_offset: i64,
+        batch: &Batch,
+    ) -> (Result<(), LaneError>, Result<Phase, LaneError>) {
+        let (service, mailbox) = (self.service.clone(), self.mailbox.clone());
+        let metadata = mailbox.metadata();
+        let (tell, told) = mpsc::channel();
+        let mut end = None;
+        let decided = thread::scope(|scope| {
+            let (service, metadata) = (&service, &metadata);
+            // Nobody listens where deciding has failed first: then the channel is looked at below.
+            let call = move || {
+                let _ = tell.send(published(service, producer, records, next_offset, metadata));
+            };
+            let thread = thread::Builder::new().name(format!("publish-{}", mailbox.partition));
+            thread.spawn_scoped(scope, call).map_err(|e| TransactionError::Failed(format!("no thread to publish: {e}")))?;
+            self.decide(batch, next_offset, || {
+                let published = end.insert(told.recv().map_err(|_| LaneError::ToldToEnd)?);
+                match published {
+                    Ok(end) => wait_until_stable(service, &mailbox, Some(*end)),
+                    Err(_) => Err(LaneError::ToldToEnd),
+                }
+            })
+        });
+        match end.or_else(|| told.recv().ok()) {
+            Some(Ok(end)) => {
+                if decided.is_err() {
+                    self.unstable_below = Some(end);
+                }
+                self.is_published_up_to(next_offset);
+                self.mailbox.set_working_on(batch.appended_at());
+                (Ok(()), decided)
+            }
+            Some(Err(error)) => (Err(error.into()), decided),
+            // There was no thread, which is what deciding says, too.
+            None => (decided.map(|_| ()), Err(LaneError::ToldToEnd)),
+        }
+    }
+
+    fn is_published_up_to(&mut self, next_offset: i64) {
         let decided = usize::try_from(next_offset - self.expected).unwrap_or_default();
         self.service.metrics.published(self.partition, decided);
         self.expected = next_offset;
         self.mailbox.set_position(next_offset);
+        self.turn = None;
         self.went_well();
-        Ok(Phase::Idle)
+    }
+}
+
+/// Publishes one batch: the offset after its last event.
+fn published(
+    service: &Service,
+    producer: &LaneProducer,
+    records: &[OutRecord],
+    next_offset: i64,
+    metadata: &Metadata,
+) -> Result<i64, TransactionError> {
+    let started = Instant::now();
+    let end = producer.publish(records, next_offset, metadata)?;
+    crash::point("orders.published");
+    service.metrics.step("publish", started.elapsed());
+    Ok(end)
+}
+
+/// Waits until the last batch, which ended below `end`, is stable in the log. The broker acknowledges a commit before it writes the markers
+/// that make it visible; where it dies in between, they may never be written, and the batch must still be in the position row.
+fn wait_until_stable(service: &Service, mailbox: &Mailbox, end: Option<i64>) -> Result<(), LaneError> {
+    let Some(end) = end else { return Ok(()) };
+    let started = Instant::now();
+    loop {
+        let stable = service.probe.stable_events(mailbox.partition)?;
+        if stable >= end {
+            service.metrics.step("stable", started.elapsed());
+            return Ok(());
+        }
+        if started.elapsed() >= STABLE_LIMIT {
+            return Err(LaneError::NotStable { end, stable });
+        }
+        mailbox.pause(Some(STABLE_POLL));
+        if mailbox.told() == Told::Abandon {
+            return Err(LaneError::ToldToEnd);
+        }
     }
 }

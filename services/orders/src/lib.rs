@@ -16,7 +16,7 @@ mod next_step;
 mod recover;
 mod session;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, thread};
 
 use anyhow::Context;
 pub use config::OrdersConfig;
@@ -31,7 +31,7 @@ use infra::{
     watchdog::{self, Beats},
 };
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::Semaphore};
 
 use crate::{
     mailbox::{Health, Mailbox},
@@ -40,6 +40,9 @@ use crate::{
 
 /// Connections for the check at start; lanes have connections of their own.
 const START_CONNECTIONS: usize = 1;
+
+/// Lanes that work at one moment, however few the cores: while one waits for Postgres, another waits for Kafka.
+const MIN_TURNS: usize = 2;
 
 /// What every part of the service shares.
 struct Service {
@@ -52,6 +55,9 @@ struct Service {
     handle: Handle,
     /// The lane of each assigned partition.
     lanes: Mutex<BTreeMap<i32, Arc<Mailbox>>>,
+    /// As many lanes work at one moment as there are cores. Were it all of them, each would take what little has come to it, and the cost of
+    /// small transactions would keep the consumer from bringing more.
+    turns: Arc<Semaphore>,
     membership: Mutex<Membership>,
 }
 
@@ -107,6 +113,7 @@ pub async fn run(env: &Env, stop: CancellationToken) -> anyhow::Result<()> {
         beats: Arc::default(),
         handle: Handle::current(),
         lanes: Mutex::default(),
+        turns: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, Into::into).max(MIN_TURNS))),
         membership: Mutex::default(),
         config,
     });

@@ -19,12 +19,35 @@ pub(crate) struct Batch {
     pub(crate) seek: u64,
     pub(crate) first: i64,
     pub(crate) records: Vec<Record>,
+    /// Of all their payloads.
+    pub(crate) bytes: usize,
+}
+
+/// What a batch may have at most.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchLimit {
+    pub(crate) records: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Batch {
     /// The offset after its last record.
     pub(crate) fn end(&self) -> i64 {
         self.records.last().map_or(self.first, |r| r.offset + 1)
+    }
+
+    /// When its first request was appended, in milliseconds; 0 without any.
+    pub(crate) fn appended_at(&self) -> i64 {
+        self.records.first().map_or(0, |r| r.timestamp.0)
+    }
+
+    fn fits(&self, room: BatchLimit) -> bool {
+        self.records.len() <= room.records && self.bytes <= room.bytes
+    }
+
+    /// What it may still take.
+    fn room(&self, limit: BatchLimit) -> BatchLimit {
+        BatchLimit { records: limit.records.saturating_sub(self.records.len()), bytes: limit.bytes.saturating_sub(self.bytes) }
     }
 }
 
@@ -91,7 +114,8 @@ pub(crate) struct Mailbox {
 
 /// What a lane that waits is woken by.
 pub(crate) enum Mail {
-    Batch(Batch),
+    /// One waits: [`Mailbox::take`] it.
+    Batch,
     /// Recover: the consumer cannot read on from where it stood.
     Recover,
     /// [`Mailbox::told`] says more than `Work`.
@@ -133,12 +157,24 @@ impl Mailbox {
         self.change(|inbox| inbox.metadata = metadata.clone());
     }
 
-    /// Hands a batch over with the metadata of that moment.
-    pub(crate) fn put(&self, batch: Batch, metadata: &Metadata) {
+    /// Hands a batch over with the metadata of that moment. Where it goes on from the last one that still waits, and fits, it becomes part of that.
+    pub(crate) fn put(&self, mut batch: Batch, limit: BatchLimit, metadata: &Metadata) {
         self.change(|inbox| {
             inbox.metadata = metadata.clone();
-            inbox.queue.push_back(batch);
+            match inbox.queue.back_mut() {
+                Some(last) if last.seek == batch.seek && last.end() == batch.first && batch.fits(last.room(limit)) => {
+                    last.records.append(&mut batch.records);
+                    last.bytes += batch.bytes;
+                }
+                _ => inbox.queue.push_back(batch),
+            }
         });
+    }
+
+    /// What the last batch that waits may still take; `None`: nothing, or none waits.
+    pub(crate) fn room(&self, limit: BatchLimit) -> Option<BatchLimit> {
+        let room = self.inbox.lock().queue.back()?.room(limit);
+        (room.records > 0 && room.bytes > 0).then_some(room)
     }
 
     pub(crate) fn must_recover(&self) {
@@ -208,13 +244,28 @@ impl Mailbox {
             if std::mem::take(&mut inbox.must_recover) {
                 return Mail::Recover;
             }
-            if let Some(batch) = inbox.queue.pop_front() {
-                return Mail::Batch(batch);
+            if !inbox.queue.is_empty() {
+                return Mail::Batch;
             }
             if self.changed.wait_until(&mut inbox, until).timed_out() {
                 return Mail::Nothing;
             }
         }
+    }
+
+    /// The first batch that waits, with all that has come to it by now.
+    pub(crate) fn take(&self) -> Option<Batch> {
+        self.inbox.lock().queue.pop_front()
+    }
+
+    /// The batch with this seek number that begins at `offset`, if it waits already and there is nothing that the lane must look at first.
+    pub(crate) fn next_at(&self, seek: u64, offset: i64) -> Option<Batch> {
+        let mut inbox = self.inbox.lock();
+        if inbox.told > Told::Work || inbox.must_recover {
+            return None;
+        }
+        let is_next = inbox.queue.front().is_some_and(|batch| batch.seek == seek && batch.first == offset);
+        if is_next { inbox.queue.pop_front() } else { None }
     }
 
     /// Asks and waits for the answer; `None`: told to end meanwhile.

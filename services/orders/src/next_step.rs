@@ -20,6 +20,9 @@ pub(crate) enum LaneError {
     /// The commit was acknowledged, yet the log does not show it.
     #[error("the last batch is committed up to offset {end} of the events topic, but that is stable only up to {stable}")]
     NotStable { end: i64, stable: i64 },
+    /// Nothing was committed, since the partition is lost or the batch before is not published.
+    #[error("given up before its commit")]
+    ToldToEnd,
     /// The consumer was told that it cannot read where it stood.
     #[error("Kafka has no record at the offset where the consumer stood")]
     CannotRead,
@@ -92,6 +95,7 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
         | LaneError::BatchElsewhere { .. }
         | LaneError::NotStable { .. }
         | LaneError::CannotRead
+        | LaneError::ToldToEnd
         | LaneError::Commit(CommitError::Unknown(_)) => Next::Recover,
         LaneError::Database(error) | LaneError::Commit(CommitError::RolledBack(error)) => match error.fault() {
             Fault::Again => Next::Again,

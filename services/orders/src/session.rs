@@ -40,8 +40,7 @@ impl Lane {
     ) -> Result<T, LaneError> {
         let Self { runtime, session, service, partition, .. } = self;
         runtime.block_on(async {
-            let until = tokio::time::Instant::now() + DATABASE_LIMIT;
-            let worked = tokio::time::timeout_at(until, async {
+            let worked = tokio::time::timeout(DATABASE_LIMIT, async {
                 let transaction = connected(session, service, *partition).await?.begin().await?;
                 match work(&transaction).await {
                     Ok(worked) => Ok((transaction, worked)),
@@ -54,7 +53,7 @@ impl Lane {
                 }
             });
             let (transaction, worked) = worked.await.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??;
-            let committed = tokio::time::timeout_at(until, transaction.commit()).await;
+            let committed = tokio::time::timeout(DATABASE_LIMIT, transaction.commit()).await;
             committed.map_err(|_| CommitError::Unknown(DatabaseError::Timeout(DATABASE_LIMIT)))??;
             Ok(worked)
         })

@@ -15,13 +15,13 @@ use std::{
 };
 
 use devstack::Endpoints;
-use domain::VoucherId;
+use domain::{RequestBody, VoucherId};
 use infra::{
     crash::{self, Order, POINTS},
     redis::Gate,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
-use testkit::{Mode, Proxy, Service, World, WorldBuilder, block_on, token, wait_until};
+use testkit::{Mode, Proxy, Service, World, WorldBuilder, block_on, order_request, token, voucher_request, wait_until};
 
 use crate::Shop;
 
@@ -122,7 +122,36 @@ fn a_lane_that_hangs_is_ended_by_the_watchdog_and_nothing_is_lost() {
     shop.world.assert_audit();
 }
 
-/// The same for what blocks in compensation's tasks: here, asking for the ends of the log behind a closed gate.
+/// While a batch is published, the next one is decided, and not committed: that would overwrite the records of the first.
+#[test]
+fn the_next_batch_is_not_committed_while_one_is_being_published() {
+    const BATCH: i64 = 10;
+    let world = World::builder().partitions(1).build();
+    let (voucher, folder) = (world.voucher_id(), world.crash_points());
+    world.append_request(0, &voucher_request(&voucher, RequestBody::VoucherPublished(world.terms(100, 1, 0))));
+    let last = (0..2 * BATCH).map(|n| {
+        let user = format!("user-{n}");
+        world.append_request(0, &order_request(&voucher, world.order_id(&voucher, &user, None), &user, 1))
+    });
+    let last = last.last().unwrap();
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("orders.sent"), "1 hang").unwrap();
+    let orders = world.launch_service("orders", "orders", &[("DOORBUSTER_ORDERS_BATCH_RECORDS", "10")]);
+    wait_until(PATIENCE, "the first batch to be half published", || !folder.join("orders.sent").exists());
+    // As one that has written all it wants and waits; between two statements it is idle for less than this.
+    let waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
+                   AND state = 'idle in transaction' AND state_change < now() - interval '300 milliseconds'";
+    let ask = |sql: &str| block_on(async { world.postgres().await.query_one(sql, &[]).await }).unwrap();
+    wait_until(PATIENCE, "the next batch to be decided", || ask(waiting).get(0));
+    assert_eq!(ask("SELECT next_offset FROM lane_positions").get::<_, i64>(0), BATCH);
+    orders.kill().unwrap();
+    world.event_of(0, last);
+    assert_eq!(world.events(0).len(), 1 + 2 * BATCH as usize);
+    assert_eq!(ask("SELECT count(*) FROM orders").get::<_, i64>(0), 2 * BATCH);
+    fs::remove_dir(&folder).unwrap();
+}
+
+/// As for lanes, for what blocks in compensation's tasks: here, asking for the ends of the log behind a closed gate.
 #[test]
 fn a_repair_that_hangs_is_ended_by_the_watchdog_and_the_sale_goes_on() {
     const BOUND: Duration = Duration::from_secs(6);
