@@ -17,11 +17,12 @@ use crate::{
     },
     figure::{Figure, Goal, Rounds, in_turn, short},
     machine::resident,
+    replay,
     site::{self, Site},
 };
 
-pub(crate) const FIGURES: [&str; 6] =
-    ["drained", "settled", "drained_million", "memory_orders", "memory_compensation", "redis_a_buyer"];
+pub(crate) const FIGURES: [&str; 7] =
+    ["drained", "settled", "drained_million", "memory_orders", "memory_compensation", "redis_a_buyer", "rebuild"];
 pub(crate) const TWO_PARTITIONS: [&str; 1] = ["drained_two"];
 
 /// Requests a lane decides in one transaction, and events settled in one pipeline: the services' defaults.
@@ -150,21 +151,40 @@ pub(crate) fn measure(site: &Site) -> Result<Vec<Figure>> {
 
     let mut lanes = Lanes::start(site, 1)?;
     open_gate(&lanes)?;
-    let (drained, drain_ceiling, memory_orders) = drain(site, &mut lanes)?;
-    let (settled, settle_ceiling, memory_compensation, buyer) = settle(site, &lanes)?;
+    let (drained, drain_ceiling, memory_orders, memory_rebuild) = drain(site, &mut lanes)?;
+    let settled = settle(site, &lanes)?;
+    let settle_ceiling = in_turn(&[settled.consume, settled.pipelines]);
+    let operators = (memory_rebuild, drained.median(), settled.pipelines);
+    let replayed = replay::measure(site, &lanes.world, &lanes.vouchers[0], operators)?;
     let mut million = Rounds::default();
     for _ in 0..site.scale.rounds.min(3) {
         million.push(lanes.drain(site.scale.count(SHORT_BACKLOG))?);
     }
     let rate = "requests/s";
-    Ok(vec![
+    let mut figures = vec![
         Figure::new("drained", rate, drained.median(), Some(drain_ceiling), Goal::AtLeast(0.7), drained.spread()),
-        Figure::new("settled", "events/s", settled.median(), Some(settle_ceiling), Goal::AtLeast(0.7), settled.spread()),
+        Figure::new(
+            "settled",
+            "events/s",
+            settled.rate.median(),
+            Some(settle_ceiling),
+            Goal::AtLeast(0.7),
+            settled.rate.spread(),
+        ),
         Figure::new("drained_million", rate, million.median(), Some(small.median()), Goal::AtLeast(0.8), million.spread()),
         Figure::new("memory_orders", "bytes", memory_orders.1, Some(memory_orders.0), Goal::AtMost(1.1), ""),
-        Figure::new("memory_compensation", "bytes", memory_compensation.1, Some(memory_compensation.0), Goal::AtMost(1.1), ""),
-        Figure::new("redis_a_buyer", "bytes", buyer, None, Goal::AtMost(120.0), "after settling; users are named by UUIDs"),
-    ])
+        Figure::new("memory_compensation", "bytes", settled.memory.1, Some(settled.memory.0), Goal::AtMost(1.1), ""),
+        Figure::new(
+            "redis_a_buyer",
+            "bytes",
+            settled.buyer,
+            None,
+            Goal::AtMost(120.0),
+            "after settling; users are named by UUIDs",
+        ),
+    ];
+    figures.extend(replayed);
+    Ok(figures)
 }
 
 /// Lets compensation open the voucher and end, so that what it settles later is only orders.
@@ -175,8 +195,9 @@ fn open_gate(lanes: &Lanes) -> Result<()> {
     Ok(())
 }
 
-/// Five backlogs, a million orders in all: the rates, the ceiling, and memory after the first 100,000 and in the end.
-fn drain(site: &Site, lanes: &mut Lanes) -> Result<(Rounds, f64, (f64, f64))> {
+/// Five backlogs, a million orders in all: the rates, the ceiling, memory after the first 100,000 and in the end, and what a rebuild of those
+/// takes.
+fn drain(site: &Site, lanes: &mut Lanes) -> Result<(Rounds, f64, (f64, f64), f64)> {
     let connections = lanes.world.connections().clone();
     let payload = site::event(&lanes.world, &lanes.vouchers[0])?;
     let beside = site.world(1);
@@ -186,6 +207,7 @@ fn drain(site: &Site, lanes: &mut Lanes) -> Result<(Rounds, f64, (f64, f64))> {
     let (backlog, bare) = (site.scale.count(BACKLOG), site.scale.count(BARE));
     // Warm-up, and a backlog for the bare consumer to begin with.
     lanes.drain(site.scale.count(MEMORY_FIRST as usize))?;
+    let memory_rebuild = replay::rebuild(&lanes.world)?.peak;
     table.rate(bare, BATCH)?;
     let memory_before = lanes.memory()?;
     let mut rounds: [Rounds; 3] = Default::default();
@@ -220,7 +242,9 @@ fn drain(site: &Site, lanes: &mut Lanes) -> Result<(Rounds, f64, (f64, f64))> {
         site.say(&format!("  a request: {cost}"));
     }
     let ceiling = in_turn(&[upsert.median(), pass_on.median()]);
-    Ok((rounds[0].clone(), ceiling, (memory_before, lanes.memory()?)))
+    let memory = (memory_before, lanes.memory()?);
+    table.clear()?;
+    Ok((rounds[0].clone(), ceiling, memory, memory_rebuild))
 }
 
 /// Seconds a step has taken so far.
@@ -228,8 +252,20 @@ fn step_sum(orders: &Service, step: &str) -> Result<f64> {
     site::metric(orders, &format!("doorbuster_orders_step_seconds_sum{{step=\"{step}\"}}"))
 }
 
+/// What settling a million events showed.
+struct Settled {
+    rate: Rounds,
+    /// Bare rates.
+    consume: f64,
+    pipelines: f64,
+    /// Resident, early and in the end.
+    memory: (f64, f64),
+    /// Bytes of Redis for a buyer.
+    buyer: f64,
+}
+
 /// All decided orders settled by one compensation process in one go, looked at in as many parts as there are rounds.
-fn settle(site: &Site, lanes: &Lanes) -> Result<(Rounds, f64, (f64, f64), f64)> {
+fn settle(site: &Site, lanes: &Lanes) -> Result<Settled> {
     let connections = lanes.world.connections();
     // All but the voucher's own.
     let count = (lanes.positions.decided()? - 1) as f64;
@@ -250,7 +286,6 @@ fn settle(site: &Site, lanes: &Lanes) -> Result<(Rounds, f64, (f64, f64), f64)> 
     }
     // So that only the system's buyers are in its memory.
     redis::forget(&connections.redis, &voucher)?;
-    let ceiling = in_turn(&[consume.median(), pipelines.median()]);
     site.say(&format!("settle: bare consume {}/s, bare pipelines {}/s", short(consume.median()), short(pipelines.median())));
 
     let used = || redis::info(&connections.redis, "memory", "used_memory");
@@ -281,7 +316,8 @@ fn settle(site: &Site, lanes: &Lanes) -> Result<(Rounds, f64, (f64, f64), f64)> 
     let memory_after = memory()?;
     let buyer = (used()? - redis_before) / count;
     compensation.end();
-    Ok((rounds, ceiling, (memory_before.context("it was looked at")?, memory_after), buyer))
+    let memory = (memory_before.context("it was looked at")?, memory_after);
+    Ok(Settled { rate: rounds, consume: consume.median(), pipelines: pipelines.median(), memory, buyer })
 }
 
 /// Measures [`TWO_PARTITIONS`]: the same backlog on two partitions, both lanes in one process. `one`: what one lane drained in this run.

@@ -167,9 +167,6 @@ fn round(site: &Site, shop: &Shop, rate: f64, time: Duration, first: f64, seed: 
     let answers = http::open(site::address(&shop.services[2])?, calls, arrivals.clone(), CONNECTIONS, ACCEPTED, until)?;
     let answers = answers.only(ACCEPTED)?;
     let seen = tail.finish(wanted.len())?;
-    if first >= 1.0 {
-        site.say(&format!("  a purchase to its end: {}", meter.each(wanted.len() as u64)));
-    }
     let after = batches()?;
     let began = answers.began.context("the calls have begun")?;
     let mut visible = [Quantiles::new(), Quantiles::new()];
@@ -178,6 +175,8 @@ fn round(site: &Site, shop: &Shop, rate: f64, time: Duration, first: f64, seed: 
         visible[*which].record(seen.saturating_duration_since(began + at));
     }
     let batch = (after.0 - before.0) / (after.1 - before.1);
+    let cost = meter.each(wanted.len() as u64);
+    site.say(&format!("  {first:.2} for the first voucher, batches of {batch:.1}; a purchase to its end: {cost}"));
     Ok(Seen { accepted: answers.latency, visible, batch })
 }
 

@@ -35,8 +35,17 @@ fn ticks(pid: i32, fields: usize) -> u64 {
 
 /// Resident memory of a process in bytes; `None` where it is gone.
 pub(crate) fn resident(pid: u32) -> Option<f64> {
+    memory(pid, "VmRSS:")
+}
+
+/// The most that it ever was.
+pub(crate) fn peak(pid: u32) -> Option<f64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, what: &str) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kib: f64 = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()?;
+    let kib: f64 = text.lines().find_map(|line| line.strip_prefix(what))?.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024.0)
 }
 

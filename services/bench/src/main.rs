@@ -5,7 +5,8 @@
 //! this process) runs on the same cores, under the ceilings as under the system: so the costs of all parts add up in both, and a share of
 //! the machine that the generator takes is missing from both. What it took is printed with each round.
 //!
-//! - [`gate`]: purchase alone; [`lane`]: orders and compensation on a backlog; [`latency`]: all of it with room to spare.
+//! - [`gate`]: purchase alone; [`lane`]: orders and compensation on a backlog; [`replay`]: what an operator waits for; [`latency`]: all of it
+//!   with room to spare.
 //! - [`http`] is the generator; [`site`] has the servers and what is asked of services; [`machine`] has cores, processor time and memory.
 
 #![allow(clippy::print_stdout, reason = "a command's result")]
@@ -18,6 +19,7 @@ mod http;
 mod lane;
 mod latency;
 mod machine;
+mod replay;
 mod site;
 
 use std::{path::PathBuf, thread};
