@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::schema::{EVENTS, Ours, REQUESTS, Reading};
 use crate::wire::{Wire, WireEvent, WireRequest};
-use crate::{Registry, RegistryError, Topics};
+use crate::{Draft, Registry, RegistryError, Topics};
 
 /// Why bytes are no request or event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -123,6 +123,13 @@ impl Codec {
         self.learned(id)?.requests.read(&REQUESTS, datum, |wire: WireRequest| wire.try_into())
     }
 
+    /// As [`Codec::decode_request`], for records that no lane takes: the fields as they were written, be their values none that the domain
+    /// accepts.
+    pub fn draft_request(&self, bytes: &[u8]) -> Result<Draft, DecodeError> {
+        let (id, datum) = split(bytes)?;
+        self.learned(id)?.requests.read(&REQUESTS, datum, |wire: WireRequest| Ok(Draft::of(wire)))
+    }
+
     /// `partition`: where the record was found; the record itself does not say.
     ///
     /// A symbol of a newer version is [`DecodeError::UnknownKind`], be it the kind or a word in the body (a reason): who settles or
@@ -196,6 +203,11 @@ async fn own_id(registry: &Registry, topic: &str, schema: &str) -> Result<u32, C
 
 /// First byte of a record in the Confluent wire format; four bytes of schema id follow, big-endian.
 const MAGIC: u8 = 0;
+
+/// A datum as a record that was written with this schema id.
+pub fn framed(id: u32, datum: &[u8]) -> Vec<u8> {
+    [&[MAGIC], &id.to_be_bytes()[..], datum].concat()
+}
 
 fn encode<W: Wire>(id: u32, ours: &Ours, wire: &W) -> Result<Vec<u8>, EncodeError> {
     let mut bytes = Vec::with_capacity(256);

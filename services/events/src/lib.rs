@@ -2,13 +2,16 @@
 
 mod codec;
 pub mod dead_letter;
+mod draft;
+pub mod redrive;
 mod registry;
 mod schema;
 mod topics;
 mod wire;
 
-pub use codec::{Codec, ConnectError, DecodeError, EncodeError};
-pub use registry::{Registry, RegistryError};
+pub use codec::{Codec, ConnectError, DecodeError, EncodeError, framed};
+pub use draft::{Draft, EditError};
+pub use registry::{Registry, RegistryError, SchemaVersion};
 pub use topics::{DEFAULT_PARTITIONS, Topics, partition_for};
 
 /// The schema of `order-requests`, as registered.

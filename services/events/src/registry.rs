@@ -87,6 +87,17 @@ impl Registry {
         Ok(found.map(|found| found.schema))
     }
 
+    /// Every version of `subject`, the oldest first; none where the registry does not have the subject.
+    pub async fn versions(&self, subject: &str) -> Result<Vec<SchemaVersion>, RegistryError> {
+        let (url, what) = (format!("{}/subjects/{subject}/versions", self.url), format!("the versions of subject {subject}"));
+        let mut versions = Vec::new();
+        for version in self.ask::<Vec<u32>>(self.http.get(&url), &what).await?.unwrap_or_default() {
+            // One that is gone was deleted in between.
+            versions.extend(self.ask::<SchemaVersion>(self.http.get(format!("{url}/{version}")), &what).await?);
+        }
+        Ok(versions)
+    }
+
     /// Sends one request. 404: `None`.
     async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder, what: &str) -> Result<Option<T>, RegistryError> {
         let unavailable = |reason: String| RegistryError::Unavailable { url: self.url(), reason };
@@ -114,6 +125,15 @@ impl Registry {
             _ => Err(unavailable(format!("{status} for {what}"))),
         }
     }
+}
+
+/// One version of a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct SchemaVersion {
+    /// 1, 2, 3, ... within the subject.
+    pub version: u32,
+    /// The schema's id, which records name.
+    pub id: u32,
 }
 
 #[derive(Serialize, Deserialize)]
