@@ -21,7 +21,7 @@ use rdkafka::{
     ClientConfig, ClientContext, Message,
     config::{FromClientConfigAndContext, RDKafkaLogLevel},
     error::{KafkaError, RDKafkaErrorCode},
-    message::DeliveryResult,
+    message::{DeliveryResult, Header, OwnedHeaders},
     producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer},
 };
 use tokio::sync::oneshot;
@@ -115,7 +115,17 @@ impl RequestProducer {
     /// Hands the request over at once and gives a future of what became of it (within the delivery time-out). A full queue, or a record
     /// that is too large, is `NotPersisted` without delay. Dropping the future does not take the record back.
     pub fn send(&self, partition: i32, request: &Request) -> impl Future<Output = Delivery> + Send + use<> {
-        let handed_over = self.hand_over(partition, request);
+        self.send_with(partition, request, &[])
+    }
+
+    /// As [`send`](Self::send), with headers.
+    pub fn send_with(
+        &self,
+        partition: i32,
+        request: &Request,
+        headers: &[(String, Vec<u8>)],
+    ) -> impl Future<Output = Delivery> + Send + use<> {
+        let handed_over = self.hand_over(partition, request, headers);
         async move {
             match handed_over {
                 // The sender is lost only with a producer that could not report in time.
@@ -125,17 +135,26 @@ impl RequestProducer {
         }
     }
 
-    fn hand_over(&self, partition: i32, request: &Request) -> Result<oneshot::Receiver<Delivery>, String> {
+    fn hand_over(
+        &self,
+        partition: i32,
+        request: &Request,
+        headers: &[(String, Vec<u8>)],
+    ) -> Result<oneshot::Receiver<Delivery>, String> {
         if partition < 0 {
             // librdkafka would take this as "any partition".
             return Err(format!("there is no partition {partition}"));
         }
         let payload = self.shared.codec.encode_request(request).map_err(|e| e.to_string())?;
         let (answer, report) = oneshot::channel();
-        let record = BaseRecord::with_opaque_to(&self.shared.topic, Box::new(answer))
+        let mut record = BaseRecord::with_opaque_to(&self.shared.topic, Box::new(answer))
             .partition(partition)
             .key(request.voucher_id.as_str())
             .payload(&payload);
+        if !headers.is_empty() {
+            let add = |all: OwnedHeaders, (name, value): &(String, Vec<u8>)| all.insert(Header { key: name, value: Some(value) });
+            record = record.headers(headers.iter().fold(OwnedHeaders::new_with_capacity(headers.len()), add));
+        }
         let generation = self.shared.current().map_err(|e| e.to_string())?;
         let Some(producer) = &generation.producer else { return Err("the producer ended".to_owned()) };
         // Counted before it can be reported.
