@@ -1,5 +1,6 @@
 //! Why the log could not be read to its end, or a store not be asked.
 
+use events::RegistryError;
 use infra::{kafka::LogError, postgres::DatabaseError, redis::StoreError};
 
 /// Why something could not be told. None of these says that anything is wrong with orders.
@@ -11,6 +12,8 @@ pub enum ReplayError {
     Database(#[from] DatabaseError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     /// The beginning of the history was deleted: whatever is folded from the rest is not the whole.
     #[error("{0}")]
     Deleted(String),

@@ -2,8 +2,10 @@
 //! crate's dependencies, so nothing here can publish, settle or decide. It writes nothing but tables of its own, which it puts in the place
 //! of the live ones when it is asked to.
 
+mod answers;
 mod audit;
 mod compare;
+mod dead_letters;
 mod error;
 mod lag;
 mod rebuild;
@@ -12,7 +14,9 @@ mod verdict;
 mod verify;
 mod walk;
 
+pub use answers::Answers;
 pub use audit::{Audit, AuditOptions, VoucherCut, audit};
+pub use dead_letters::{Attempt, KnownSchemas, Letter, LetterFilter, Redriven, dead_letters, request_of};
 pub use error::ReplayError;
 pub use lag::{Lag, PartitionLag, lag};
 pub use rebuild::{PartitionRead, Progress, Rebuild, RebuildOptions, Swap, Swapped, Watch, rebuild};

@@ -1,6 +1,6 @@
 //! Decoded records of `order-requests` or `order-events`, as they stand in the log.
 
-use std::{ops::ControlFlow, thread, time::Duration};
+use std::{collections::BTreeMap, ops::ControlFlow, thread, time::Duration};
 
 use domain::{Event, Request, Timestamp, VoucherId};
 use events::Codec;
@@ -59,6 +59,9 @@ pub struct TailRecord {
     /// Why it could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
+    /// Its headers, if it has some: those of a redriven request say where it comes from.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
 }
 
 /// Calls `each` for the records, in order within a partition, until it has had enough or the end as it is now is reached.
@@ -130,6 +133,7 @@ fn decoded(codec: &Codec, runtime: &Handle, is_request: bool, record: &Record) -
         request: None,
         event: None,
         unreadable: None,
+        headers: record.headers.iter().map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned())).collect(),
     };
     let read = if is_request {
         understand(codec, runtime, || codec.decode_request(&record.payload))

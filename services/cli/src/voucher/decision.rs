@@ -1,27 +1,17 @@
 //! Appends one request and waits for the event that answers it.
 
-use std::{
-    ops::ControlFlow,
-    sync::Arc,
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
 use domain::{Event, EventBody, RefusalReason, Request, RequestBody, VoucherId};
 use events::Codec;
-use infra::{
-    config::Connections,
-    kafka::{PartitionReader, Record},
-};
+use infra::config::Connections;
 use publish::{Delivery, RequestProducer};
+use replay::Answers;
 use uuid::Uuid;
 
 use super::Act;
 use crate::{DIFFERENT, OK, UNKNOWN, connect, output};
-
-/// Pause between two looks at the log's end.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Prints the plan; with `--apply` appends the request to `partition` and prints what was decided.
 pub(super) async fn ask(act: &Act, voucher: VoucherId, partition: i32, body: RequestBody, plan: &str) -> anyhow::Result<u8> {
@@ -54,15 +44,7 @@ pub(crate) async fn decide(
     request: &Request,
     wait: Duration,
 ) -> anyhow::Result<Option<Event>> {
-    let events = connections.topics.events.clone();
-    let for_reader = connections.clone();
-    // Before the request is sent, so that its answer cannot be missed.
-    let (reader, from) = tokio::task::spawn_blocking(move || {
-        let reader = PartitionReader::open(&for_reader, &events, partition)?;
-        let from = reader.ends()?.stable;
-        anyhow::Ok((reader, from))
-    })
-    .await??;
+    let answers = Answers::watch(connections, codec, BTreeSet::from([partition])).await?;
     let producer = RequestProducer::new(connections, codec.clone()).context("cannot make a producer")?;
     match producer.send(partition, request).await {
         Delivery::Persisted { .. } => (),
@@ -71,47 +53,8 @@ pub(crate) async fn decide(
             tracing::warn!(reason, "the request may or may not be in the log; waiting for its answer")
         }
     }
-    let (codec, id) = (codec.clone(), request.id);
-    let given_up = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&given_up);
-    let answer = tokio::task::spawn_blocking(move || wait_for(reader, from, &codec, id, wait, &stop)).await?;
-    given_up.store(true, Ordering::Relaxed);
-    answer
-}
-
-fn wait_for(
-    mut reader: PartitionReader,
-    mut from: i64,
-    codec: &Codec,
-    id: Uuid,
-    wait: Duration,
-    stop: &AtomicBool,
-) -> anyhow::Result<Option<Event>> {
-    let deadline = Instant::now() + wait;
-    let mut found = None;
-    while Instant::now() < deadline && !stop.load(Ordering::Relaxed) {
-        let end = reader.ends()?.stable;
-        if end == from {
-            std::thread::sleep(LOOK_EVERY);
-            continue;
-        }
-        let mut each = |record: Record| {
-            // Records of other kinds and schemas are somebody else's answers.
-            match codec.decode_event(&record.payload, record.partition) {
-                Ok(event) if event.request_id == id => {
-                    found = Some(event);
-                    ControlFlow::Break(())
-                }
-                _ => ControlFlow::Continue(()),
-            }
-        };
-        reader.read(from, end, &mut each)?;
-        if found.is_some() {
-            return Ok(found);
-        }
-        from = end;
-    }
-    Ok(None)
+    let mut answered = answers.wait(BTreeSet::from([request.id]), |event| event.request_id, wait).await?;
+    Ok(answered.remove(&request.id))
 }
 
 fn report(act: &Act, event: &Event) -> anyhow::Result<u8> {

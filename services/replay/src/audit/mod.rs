@@ -291,9 +291,8 @@ async fn dead_letters(
 
 /// Where the record of a dead letter was found, if its headers name a place in `topic`.
 fn place(headers: &[(String, Vec<u8>)], topic: &str) -> Option<(i32, i64)> {
-    let text = |name| headers.iter().find(|(n, _)| n == name).and_then(|(_, value)| std::str::from_utf8(value).ok());
-    text(dead_letter::TOPIC).filter(|found| *found == topic)?;
-    Some((text(dead_letter::PARTITION)?.parse().ok()?, text(dead_letter::OFFSET)?.parse().ok()?))
+    let place = dead_letter::found_at(headers).filter(|place| place.topic == topic)?;
+    Some((place.partition, place.offset))
 }
 
 fn cut_of(state: &State, views: &HashMap<VoucherId, View>) -> Vec<VoucherCut> {
