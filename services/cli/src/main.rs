@@ -9,6 +9,7 @@ mod output;
 mod audit;
 mod connect;
 mod demo;
+mod dlq;
 mod lag;
 mod load;
 mod migrate;
@@ -82,6 +83,8 @@ enum Verb {
     Verify(verify::Verb),
     #[command(subcommand)]
     Tail(tail::Verb),
+    #[command(subcommand)]
+    Dlq(dlq::Verb),
     Lag(lag::Args),
     Load(load::Args),
     Demo(demo::Args),
@@ -122,6 +125,7 @@ fn execute(verb: Verb) -> anyhow::Result<u8> {
             Verb::Audit(args) => audit::execute(args).await,
             Verb::Verify(verb) => verify::execute(verb).await,
             Verb::Tail(verb) => tail::execute(verb).await,
+            Verb::Dlq(verb) => dlq::execute(verb).await,
             Verb::Lag(args) => lag::execute(args).await,
             Verb::Load(args) => load::execute(args).await,
             Verb::Demo(args) => demo::execute(args).await,

@@ -50,6 +50,14 @@ pub(crate) fn format_instant(at: Timestamp) -> String {
     formatted.unwrap_or_else(|| format!("{} ms", at.0))
 }
 
+/// How long ago that was, in the largest unit of which there is one: `90 s` is `1 m`.
+pub(crate) fn format_age(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.0.saturating_sub(at.0).max(0) / 1_000;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
+    let (length, unit) = units.into_iter().find(|(length, _)| seconds >= *length).unwrap_or((1, "s"));
+    format!("{} {unit}", seconds / length)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +76,12 @@ mod tests {
         assert!((599_000..=600_000).contains(&ahead));
         let back = parse_instant("-1h").unwrap().0 - now().0;
         assert!((-3_600_000..-3_599_000).contains(&back));
+    }
+
+    #[test]
+    fn ages_are_told_in_their_largest_unit() {
+        let ages = [-5, 59, 60, 7_199, 86_400].map(|s| format_age(Timestamp(0), Timestamp(s * 1_000)));
+        assert_eq!(ages, ["0 s", "59 s", "1 m", "1 h", "1 d"]);
     }
 
     #[test]

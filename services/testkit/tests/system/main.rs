@@ -3,6 +3,7 @@
 mod audit_finds;
 mod crash_points;
 mod crashes;
+mod dead_letters;
 mod rebuild;
 mod redis_lost;
 mod rollback;
