@@ -1,42 +1,120 @@
-//! `rebuild redis`: has compensation replay vouchers in Redis from the log.
+//! `rebuild redis`: has compensation replay vouchers in Redis from the log, and waits until it has.
 
-use domain::VoucherId;
-use infra::{config::Connections, redis::Store};
+use std::time::{Duration, Instant};
+
+use domain::{Voucher, VoucherId};
+use indicatif::{ProgressBar, ProgressStyle};
+use infra::{
+    config::Connections,
+    postgres,
+    redis::{Gate, Store, VoucherInRedis},
+};
 use uuid::Uuid;
 
-use crate::{DIFFERENT, OK, connect, output};
+use crate::{DIFFERENT, OK, UNKNOWN, connect, output, time};
+
+/// Between two looks at how far compensation is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Replay vouchers in Redis from the log; reservations in flight stay, purchases get 503 meanwhile
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  doorbuster rebuild redis tv radio\n  doorbuster rebuild redis tv --apply")]
+#[command(after_help = "\
+Compensation does it, and must be running. A voucher is done when it is at least where Postgres had it at the start and is sold again.
+
+Exit code: 0 done; 1 Redis does not have one of them; 2 not done within the wait.
+
+Examples:
+  doorbuster rebuild redis tv radio
+  doorbuster rebuild redis tv --apply
+  doorbuster rebuild redis --all --apply --wait 10m")]
 pub(crate) struct Args {
-    #[arg(required = true, value_parser = VoucherId::parse)]
+    #[arg(required_unless_present = "all", value_parser = VoucherId::parse)]
     vouchers: Vec<VoucherId>,
+    /// All that Redis has
+    #[arg(long, conflicts_with = "vouchers")]
+    all: bool,
     /// Act, instead of only showing the plan
     #[arg(long)]
     apply: bool,
+    /// How long to wait until they are replayed
+    #[arg(long, default_value = "2m", value_parser = time::parse_duration)]
+    wait: Duration,
 }
 
 pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
-    ask(&connect::connections()?, &args.vouchers, args.apply).await
+    ask(&connect::connections()?, if args.all { None } else { Some(&args.vouchers) }, args.apply, args.wait).await
 }
 
-/// Asks compensation to replay the vouchers, a frozen one too; without `apply` only shows the plan.
-pub(crate) async fn ask(connections: &Connections, vouchers: &[VoucherId], apply: bool) -> anyhow::Result<u8> {
-    if !apply {
-        let steps: Vec<_> = vouchers.iter().map(|voucher| format!("replay voucher {voucher} in Redis from the log")).collect();
-        output::plan(&steps, "");
-        return Ok(OK);
-    }
+/// Asks compensation to replay these vouchers (`None`: all that Redis has), frozen ones too, and waits; without `apply` only shows the plan.
+pub(crate) async fn ask(
+    connections: &Connections,
+    vouchers: Option<&[VoucherId]>,
+    apply: bool,
+    wait: Duration,
+) -> anyhow::Result<u8> {
     let store = Store::connect(&connections.redis).await?;
+    let rows = postgres::vouchers(&postgres::pool(connections, 1)?, None).await?;
+    let mut wanted = match vouchers {
+        Some(named) => named.to_vec(),
+        None => rows.iter().map(|row| row.id.clone()).collect(),
+    };
     let mut code = OK;
-    for voucher in vouchers {
-        if store.ask_rebuild(voucher, &Uuid::new_v4().to_string()).await? {
-            outln!("did: close the gate of voucher {voucher}; `doorbuster run compensation` replays and opens it");
-        } else {
-            output::line(&output::red(&format!("Redis does not have voucher {voucher}; compensation rebuilds it unasked")));
-            code = DIFFERENT;
+    let mut there = Vec::new();
+    for voucher in wanted.drain(..) {
+        match (store.voucher(&voucher).await?, vouchers) {
+            (Some(_), _) => there.push(voucher),
+            // Archived, or about to be built unasked.
+            (None, None) => {}
+            (None, Some(_)) => {
+                output::line(&output::red(&format!("Redis does not have voucher {voucher}; compensation rebuilds it unasked")));
+                code = DIFFERENT;
+            }
         }
     }
-    Ok(code)
+    if !apply {
+        let steps: Vec<_> = there.iter().map(|voucher| format!("replay voucher {voucher} in Redis from the log")).collect();
+        output::plan(&steps, "nothing to replay");
+        return Ok(code);
+    }
+    for voucher in &there {
+        if store.ask_rebuild(voucher, &Uuid::new_v4().to_string()).await? {
+            outln!("did: close the gate of voucher {voucher}; `doorbuster run compensation` replays and opens it");
+        }
+    }
+    Ok(code.max(watch(&store, &there, &rows, wait).await?))
+}
+
+/// Waits until all are replayed, and shows how far they are.
+async fn watch(store: &Store, asked: &[VoucherId], rows: &[Voucher], wait: Duration) -> anyhow::Result<u8> {
+    let seq_of = |voucher: &VoucherId| rows.iter().find(|row| row.id == *voucher).map_or(0, |row| row.seq);
+    let bar = ProgressBar::new(asked.iter().map(|voucher| seq_of(voucher).unsigned_abs()).sum());
+    let style = ProgressStyle::with_template("{elapsed_precise} [{bar:40}] {pos}/{len} events, {per_sec}, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let started = Instant::now();
+    loop {
+        let (mut passed, mut missing) = (0, Vec::new());
+        for voucher in asked {
+            let (found, seq) = (store.voucher(voucher).await?, seq_of(voucher));
+            passed += found.as_ref().map_or(0, |found| found.seq.clamp(0, seq).unsigned_abs());
+            let is_done = |found: &VoucherInRedis| found.gate == Gate::Ready && !found.rebuild && found.seq >= seq;
+            if !found.as_ref().is_some_and(is_done) {
+                missing.push((voucher, found));
+            }
+        }
+        bar.set_position(passed);
+        if missing.is_empty() || started.elapsed() >= wait {
+            bar.finish_and_clear();
+            for (voucher, found) in &missing {
+                let now = found.as_ref().map_or("is gone from Redis".to_owned(), |found| {
+                    format!("is {} at {} of {} events", found.gate.as_str(), found.seq, seq_of(voucher))
+                });
+                output::line(&output::red(&format!("voucher {voucher} {now}: is `doorbuster run compensation` running?")));
+            }
+            if missing.is_empty() && !asked.is_empty() {
+                output::line(&output::green(&format!("replayed in {:.1} s", started.elapsed().as_secs_f64())));
+            }
+            return Ok(if missing.is_empty() { OK } else { UNKNOWN });
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use infra::redis::Gate;
-use testkit::{buy, buy_again, buyers, get, plan, sale, wait_until};
+use testkit::{buy, buy_again, buyers, doorbuster, get, plan, sale, wait_until};
 
 use crate::{Shop, names};
 
@@ -95,4 +95,40 @@ fn units_offered_twice_are_sold_once_and_the_others_are_told() {
         assert_eq!(fate(&format!("second-{i}"), answer), "rejected sold_out");
     }
     assert_eq!(fate("first-0", &again), "rejected limit_reached");
+}
+
+#[test]
+fn who_asks_for_a_replay_waits_until_the_voucher_is_sold_again_or_is_told_that_it_is_not() {
+    let shop = Shop::new();
+    let voucher = shop.open(20);
+    let bought = (0..10).filter(|n| buy(&shop.url(), &voucher, &format!("buyer-{n}")).is_accepted());
+    assert_eq!(bought.count(), 10);
+    shop.world.wait_settled(&[&voucher]);
+    let before = shop.world.in_redis(&voucher).unwrap();
+    let (code, said) = doorbuster(&shop.world, &["rebuild", "redis", "--all"]);
+    assert!(code == 0 && said.contains("would: replay"), "{code}: {said}");
+    assert_eq!(shop.world.in_redis(&voucher).unwrap().epoch, before.epoch, "a plan changes nothing");
+
+    let replay = || doorbuster(&shop.world, &["rebuild", "redis", "--all", "--apply"]);
+    let (one, other) = std::thread::scope(|scope| {
+        let other = scope.spawn(replay);
+        (replay(), other.join().unwrap())
+    });
+    for (code, said) in [one, other] {
+        assert!(code == 0 && said.contains("replayed"), "{code}: {said}");
+    }
+    let after = shop.world.in_redis(&voucher).unwrap();
+    assert_ne!(after.epoch, before.epoch);
+    assert_eq!((after.stock, after.sold, after.seq), (before.stock, before.sold, before.seq));
+    shop.world.assert_audit();
+
+    shop.compensation.process.pause().unwrap();
+    let (code, said) = doorbuster(&shop.world, &["rebuild", "redis", voucher.as_str(), "--apply", "--wait", "1s"]);
+    assert!(code == 2 && said.contains("is warming"), "{code}: {said}");
+    shop.compensation.process.resume().unwrap();
+    wait_until(SECONDS, "the voucher to be on sale again", || {
+        shop.world.in_redis(&voucher).is_some_and(|v| v.gate == Gate::Ready)
+    });
+    let (code, said) = doorbuster(&shop.world, &["rebuild", "redis", "nobody-s", "--apply"]);
+    assert!(code == 1 && said.contains("does not have voucher nobody-s"), "{code}: {said}");
 }
