@@ -194,8 +194,10 @@ fn settings(connections: &Connections) -> ClientConfig {
     config
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        // Somebody waits for each acknowledgement: the default of 5 ms makes closed loops three times slower.
-        .set("linger.ms", "1")
+        // Somebody waits for each acknowledgement: waiting for a full batch, which is of 10,000 by default, makes closed loops three times slower.
+        // One of 32 is full in 2 ms at the highest rate of a process; below that, fewer and fuller requests save a third of Kafka's time.
+        .set("linger.ms", "4")
+        .set("batch.num.messages", "32")
         .set("compression.type", "lz4")
         .set("message.timeout.ms", connections.delivery_timeout.as_millis().to_string())
         .set("message.max.bytes", kafka::MAX_RECORD_BYTES.to_string())
