@@ -15,6 +15,7 @@ mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod voucher;
+mod why;
 
 pub use decide::{ALLOWED_SKEW_MS, MAX_TOTAL, RULES_VERSION, decide};
 pub use event::{Event, EventBody, RefusalReason};

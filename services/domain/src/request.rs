@@ -1,6 +1,7 @@
 //! Requests: what somebody asked for. Nothing is decided yet.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::{Money, OrderId, RequestId, Terms, Timestamp, UserId, VoucherId};
 
@@ -72,11 +73,19 @@ pub enum RequestKind {
 }
 
 /// Who gives an order up. Only the seller can cancel a paid one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum CancelledBy {
     Buyer,
     Seller,
+}
+
+impl CancelledBy {
+    /// The word used in JSON.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
 }
 
 impl RequestBody {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
-use domain::{Event, EventBody, RefusalReason, Request, RequestBody, VoucherId};
+use domain::{Event, EventBody, Request, RequestBody, VoucherId};
 use events::Codec;
 use infra::config::Connections;
 use publish::{Delivery, RequestProducer};
@@ -65,7 +65,7 @@ fn report(act: &Act, event: &Event) -> anyhow::Result<u8> {
     if act.json {
         output::json(event)?;
     } else if let Some(reason) = refusal {
-        output::line(&output::red(&format!("refused: {} ({})", reason.as_str(), explain(reason))));
+        output::line(&output::red(&format!("refused: {} ({})", reason.as_str(), reason.sentence())));
     } else {
         output::line(&output::green(&describe(event)));
     }
@@ -84,17 +84,4 @@ fn describe(event: &Event) -> String {
         other => other.name().to_owned(),
     };
     format!("voucher {name} {what} (event {} of this voucher)", event.voucher_seq)
-}
-
-fn explain(reason: RefusalReason) -> &'static str {
-    match reason {
-        RefusalReason::StaleTerms => "its terms were changed meanwhile; look at them again with `voucher show`, then repeat",
-        RefusalReason::AlreadyPublished => "a voucher of this id is on sale or was; ids are never used twice",
-        RefusalReason::InvalidTerms => "such a sale makes no sense: check units, limit, window and price",
-        RefusalReason::Closed => "the voucher is closed for good",
-        RefusalReason::NoChange => "it is so already",
-        RefusalReason::BelowSold => "more units than that are sold already",
-        RefusalReason::UnknownVoucher => "the partition's lane does not know this voucher",
-        _ => "see docs/ARCHITECTURE.md, what decide says",
-    }
 }
