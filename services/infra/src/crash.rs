@@ -17,7 +17,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Every point, first the service that passes it. A test holds this list against the calls.
+/// Every point of the services, first the one that passes it. A test holds this list against the calls. (A rebuild of the tables passes
+/// `rebuild.swap` and `rebuild.swapped`, around its COMMIT.)
 pub const POINTS: &[&str] = &[
     // A purchase, nothing done yet.
     "purchase.asked",

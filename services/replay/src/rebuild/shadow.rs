@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use domain::Voucher;
 use infra::{
     config::Connections,
+    crash,
     postgres::{
         DatabaseError, Fault, connect, migrate_here,
         rows::{copy_orders, copy_vouchers},
@@ -244,6 +245,9 @@ impl Swap {
              DROP SCHEMA {SHADOW} CASCADE"
         );
         self.or_busy(&swap).await?;
-        self.live.batch_execute("COMMIT").await.map_err(|error| ReplayError::Unknown(error.into()))
+        crash::point("rebuild.swap");
+        self.live.batch_execute("COMMIT").await.map_err(|error| ReplayError::Unknown(error.into()))?;
+        crash::point("rebuild.swapped");
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The tables built anew from the log: equal under a sale, swapped unseen, and never silent about what does not fit.
 
 use std::{
+    fs,
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -11,6 +12,7 @@ use std::{
 };
 
 use domain::{CancelledBy, Event, LoggedRequest, Money, OrderId, RequestBody, State, Timestamp, VoucherId};
+use infra::crash::{self, Order};
 use replay::{Kind, Rebuild, RebuildOptions, Swap, Swapped, Verdict};
 use testkit::{
     World, binary, block_on, buy, buyers, doorbuster, order_request, plan, sale, voucher_request, wait_until, with_database,
@@ -297,6 +299,31 @@ fn a_rebuild_that_was_killed_is_made_again_and_leaves_nothing() {
         });
         assert_eq!(litter(world), [""; 0]);
     }
+}
+
+/// With the tables exchanged and that not committed; then with it committed and nobody told.
+#[test]
+fn a_swap_that_dies_around_its_commit_leaves_all_of_the_old_tables_or_all_of_the_new_ones() {
+    let written = Written::new(&WHOLE);
+    let (world, folder) = (&written.world, written.world.crash_points());
+    fs::create_dir_all(&folder).unwrap();
+    let reader = Reader::start(world);
+    for (point, is_swapped) in [("rebuild.swap", false), ("rebuild.swapped", true)] {
+        let before = tables(world);
+        crash::arm(&folder, point, Order { passage: 1, again: false }).unwrap();
+        let mut command = Command::new(binary());
+        command.args(["rebuild", "orders", "--swap"]).envs(world.env_vars()).env("DOORBUSTER_CRASH_POINTS", &folder);
+        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        assert!(status.code().is_none() && !folder.join(point).exists(), "it did not die at {point}: {status}");
+        assert_eq!(tables(world) != before, is_swapped, "{point}");
+        // Until the server has noticed that the process is gone, its locks stay.
+        wait_until(PATIENCE, "a rebuild to go through", || {
+            rebuild(world, Swap::WhenEqual).swapped == Swapped::Done { kept: None }
+        });
+        assert_eq!(litter(world), [""; 0]);
+    }
+    assert!(reader.leave() > 0);
+    fs::remove_dir(&folder).unwrap();
 }
 
 /// What a lane commits between the cut and the moment in which the lanes stand still.
