@@ -10,12 +10,14 @@ mod audit;
 mod connect;
 mod demo;
 mod dlq;
+mod explain;
 mod lag;
 mod load;
 mod migrate;
 mod rebuild;
 mod run;
 mod stack;
+mod state;
 mod tail;
 mod time;
 mod token;
@@ -52,7 +54,8 @@ Examples:
   doorbuster topics apply --apply        make the topics, register the schemas
   doorbuster migrate --apply             bring the database to this version
   doorbuster run orders                  run one of the three services in the foreground
-  doorbuster audit                       prove that no unit was lost or sold twice";
+  doorbuster audit                       prove that no unit was lost or sold twice
+  doorbuster explain ORDER               tell one order's story";
 
 /// A flash-sale order system on an event log.
 #[derive(Parser)]
@@ -85,6 +88,8 @@ enum Verb {
     Tail(tail::Verb),
     #[command(subcommand)]
     Dlq(dlq::Verb),
+    Explain(explain::Args),
+    State(state::Args),
     Lag(lag::Args),
     Load(load::Args),
     Demo(demo::Args),
@@ -126,6 +131,8 @@ fn execute(verb: Verb) -> anyhow::Result<u8> {
             Verb::Verify(verb) => verify::execute(verb).await,
             Verb::Tail(verb) => tail::execute(verb).await,
             Verb::Dlq(verb) => dlq::execute(verb).await,
+            Verb::Explain(args) => explain::execute(args).await,
+            Verb::State(args) => state::execute(args).await,
             Verb::Lag(args) => lag::execute(args).await,
             Verb::Load(args) => load::execute(args).await,
             Verb::Demo(args) => demo::execute(args).await,

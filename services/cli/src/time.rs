@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use domain::Timestamp;
+use replay::Point;
 
 /// The instant now, by this machine's clock.
 pub(crate) fn now() -> Timestamp {
@@ -25,6 +26,14 @@ pub(crate) fn parse_instant(text: &str) -> Result<Timestamp, String> {
     let instant = OffsetDateTime::parse(text, &Rfc3339)
         .map_err(|e| format!("{e}; write now, +10m, -1h or an instant with its offset such as 2026-11-27T09:00:00+01:00"))?;
     i64::try_from(instant.unix_timestamp_nanos().div_euclid(1_000_000)).map(Timestamp).map_err(|e| e.to_string())
+}
+
+/// An offset, or an instant as [`parse_instant`] reads it.
+pub(crate) fn parse_point(text: &str) -> Result<Point, String> {
+    match text.parse() {
+        Ok(offset) if text.bytes().all(|b| b.is_ascii_digit()) => Ok(Point::Offset(offset)),
+        _ => parse_instant(text).map(Point::Time),
+    }
 }
 
 /// `500ms`, `10s`, `15m`, `2h`, `1d`. As milliseconds it fits 63 bits.
@@ -82,6 +91,14 @@ mod tests {
     fn ages_are_told_in_their_largest_unit() {
         let ages = [-5, 59, 60, 7_199, 86_400].map(|s| format_age(Timestamp(0), Timestamp(s * 1_000)));
         assert_eq!(ages, ["0 s", "59 s", "1 m", "1 h", "1 d"]);
+    }
+
+    #[test]
+    fn a_point_is_an_offset_or_an_instant() {
+        assert_eq!(parse_point("12"), Ok(Point::Offset(12)));
+        assert_eq!(parse_point("1970-01-01T00:00:00.5Z"), Ok(Point::Time(Timestamp(500))));
+        assert!(matches!(parse_point("-10m"), Ok(Point::Time(_))));
+        assert!(["", "+5", "-5", "12x"].iter().all(|bad| parse_point(bad).is_err()));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Why the log could not be read to its end, or a store not be asked.
 
+use domain::VoucherId;
 use events::RegistryError;
 use infra::{kafka::LogError, postgres::DatabaseError, redis::StoreError};
 
@@ -20,6 +21,9 @@ pub enum ReplayError {
     /// A record of `order-events` that cannot be understood, or was written by a newer version.
     #[error("partition {partition} of {topic}, offset {offset}: {problem}")]
     Record { topic: String, partition: i32, offset: i64, problem: String },
+    /// Only its row names the partition in which it lives.
+    #[error("Postgres has no voucher {0}; if the log has, name its partition with --partition")]
+    UnknownVoucher(VoucherId),
     /// Somebody else rebuilds into the same database.
     #[error("a rebuild is going on in this database already (process {pid} of Postgres)")]
     Busy { pid: i32 },

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     ReplayError,
-    walk::{blocking, partitions, understand},
+    walk::{blocking, known, partitions, understand},
 };
 
 /// Pause between two looks for new records.
@@ -72,7 +72,7 @@ pub async fn tail(
     each: impl FnMut(TailRecord) -> ControlFlow<()> + Send + 'static,
 ) -> Result<(), ReplayError> {
     let chosen = match options.partition {
-        Some(only) => vec![only],
+        Some(only) => vec![known(connections, only).await?],
         None => (0..partitions(connections).await?).collect(),
     };
     let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());

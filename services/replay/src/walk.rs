@@ -1,13 +1,18 @@
 //! Walks the events of one partition in order, looking unknown schemas up on the way.
 
-use std::{ops::ControlFlow, thread, time::Duration};
+use std::{
+    ops::{ControlFlow, Range},
+    thread,
+    time::Duration,
+};
 
-use domain::{Event, LoggedRequest};
+use domain::{Event, LoggedRequest, Timestamp, VoucherId};
 use events::{Codec, DecodeError};
 use futures::{StreamExt, TryStreamExt, stream};
 use infra::{
     config::Connections,
-    kafka::{Ends, PartitionReader, Record, partition_count},
+    kafka::{Ends, LogError, PartitionReader, Record, partition_count},
+    postgres,
 };
 use tokio::runtime::Handle;
 
@@ -21,6 +26,14 @@ const LEARN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Threads that read side by side. Most of their time they wait for answers of a broker.
 const THREADS: usize = 8;
+
+/// A point of a partition of `order-events`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    Offset(i64),
+    /// By the broker's clock, as the event was appended.
+    Time(Timestamp),
+}
 
 /// Reads the events of one partition. Blocks; the runtime is needed only to ask the registry.
 pub(crate) struct EventWalk {
@@ -38,6 +51,16 @@ impl EventWalk {
         Ok(Self { partition, topic, reader, codec: codec.clone(), runtime: runtime.clone() })
     }
 
+    /// The partition's ends now.
+    pub(crate) fn ends(&self) -> Result<Ends, ReplayError> {
+        Ok(self.reader.ends()?)
+    }
+
+    /// What to say of records that were deleted before offset `start`.
+    pub(crate) fn deleted(&self, start: i64) -> String {
+        deleted(&self.topic, self.partition, start)
+    }
+
     /// The partition's ends now. Fails where the beginning of the history is gone.
     pub(crate) fn whole(&self) -> Result<Ends, ReplayError> {
         whole(&self.reader, &self.topic, self.partition)
@@ -50,10 +73,20 @@ impl EventWalk {
         to: i64,
         mut each: impl FnMut(Event, i64) -> ControlFlow<()>,
     ) -> Result<(), ReplayError> {
+        self.timed_events(from, to, |event, offset, _| each(event, offset))
+    }
+
+    /// The same, with the instants at which they were appended.
+    pub(crate) fn timed_events(
+        &mut self,
+        from: i64,
+        to: i64,
+        mut each: impl FnMut(Event, i64, Timestamp) -> ControlFlow<()>,
+    ) -> Result<(), ReplayError> {
         let mut failed = None;
         let (codec, runtime, topic) = (&self.codec, &self.runtime, &self.topic);
         let mut one = |record: Record| match decode(codec, runtime, topic, &record) {
-            Ok(event) => each(event, record.offset),
+            Ok(event) => each(event, record.offset, record.timestamp),
             Err(error) => {
                 failed = Some(error);
                 ControlFlow::Break(())
@@ -61,6 +94,24 @@ impl EventWalk {
         };
         self.reader.read(from, to, &mut one)?;
         failed.map_or(Ok(()), Err)
+    }
+
+    /// The first offset that was appended at or after `at`, by the broker's clock; `None`: there is none yet.
+    pub(crate) fn offset_at(&self, at: Timestamp) -> Result<Option<i64>, ReplayError> {
+        Ok(self.reader.offset_at(at)?)
+    }
+
+    /// The offset behind the last event of this point: the one at the offset, or those appended by then. An offset must be there already; an
+    /// instant may lie ahead.
+    pub(crate) fn behind(&self, point: Point, ends: &Ends) -> Result<i64, ReplayError> {
+        match point {
+            Point::Offset(wanted) if !(ends.start..ends.stable).contains(&wanted) => {
+                let (topic, partition) = (self.topic.clone(), self.partition);
+                Err(LogError::OutOfRange { topic, partition, start: ends.start, end: ends.stable, wanted }.into())
+            }
+            Point::Offset(offset) => Ok(offset + 1),
+            Point::Time(at) => Ok(self.offset_at(at.plus(1))?.map_or(ends.stable, |offset| offset.min(ends.stable))),
+        }
     }
 
     /// The last event below the stable end, with its offset; `None`: there is none.
@@ -73,21 +124,20 @@ impl EventWalk {
 /// The ends of a partition whose first record must still be there.
 pub(crate) fn whole(reader: &PartitionReader, topic: &str, partition: i32) -> Result<Ends, ReplayError> {
     let ends = reader.ends()?;
-    if ends.start > 0 {
-        let start = ends.start;
-        let what =
-            format!("partition {partition} of {topic} begins at offset {start}: the records of offsets 0..{start} were deleted");
-        return Err(ReplayError::Deleted(what));
-    }
-    Ok(ends)
+    if ends.start > 0 { Err(ReplayError::Deleted(deleted(topic, partition, ends.start))) } else { Ok(ends) }
 }
 
-/// Reads the requests of `reader` below `to`, in order, until `each` has had enough.
+/// What to say of records that were deleted before offset `start`.
+pub(crate) fn deleted(topic: &str, partition: i32, start: i64) -> String {
+    format!("partition {partition} of {topic} begins at offset {start}: the records of offsets 0..{start} were deleted")
+}
+
+/// Reads the requests of `reader` at these offsets, in order, until `each` has had enough.
 pub(crate) fn requests(
     reader: &mut PartitionReader,
     (codec, runtime): (&Codec, &Handle),
     topic: &str,
-    to: i64,
+    offsets: Range<i64>,
     mut each: impl FnMut(Result<LoggedRequest, ReplayError>) -> ControlFlow<()>,
 ) -> Result<(), ReplayError> {
     let mut one = |record: Record| {
@@ -100,7 +150,7 @@ pub(crate) fn requests(
         };
         each(request.map(logged).map_err(|problem| unusable(topic, &record, problem)))
     };
-    Ok(reader.read(0, to, &mut one)?)
+    Ok(reader.read(offsets.start, offsets.end, &mut one)?)
 }
 
 fn decode(codec: &Codec, runtime: &Handle, topic: &str, record: &Record) -> Result<Event, ReplayError> {
@@ -174,6 +224,29 @@ pub(crate) async fn open_all<T: Send + 'static>(
         }
     }
     if gone.is_empty() { Ok(whole) } else { Err(ReplayError::Deleted(gone.join("; "))) }
+}
+
+/// The partition in which a voucher lives: the one `given`, else the one that its row names.
+pub(crate) async fn home(connections: &Connections, voucher: &VoucherId, given: Option<i32>) -> Result<i32, ReplayError> {
+    let partition = match given {
+        Some(partition) => partition,
+        None => {
+            let row = postgres::voucher(&postgres::pool(connections, 1)?, voucher).await?;
+            row.ok_or_else(|| ReplayError::UnknownVoucher(voucher.clone()))?.terms.partition
+        }
+    };
+    known(connections, partition).await
+}
+
+/// The partition, if the log has one of this number.
+pub(crate) async fn known(connections: &Connections, partition: i32) -> Result<i32, ReplayError> {
+    let count = partitions(connections).await?;
+    if (0..count).contains(&partition) {
+        return Ok(partition);
+    }
+    let problem = format!("has {count} partitions, and none of number {partition}");
+    let remedy = format!("the first is 0, the last {}", count - 1);
+    Err(LogError::Topic { topic: connections.topics.requests.clone(), problem, remedy }.into())
 }
 
 /// How many partitions the log has.

@@ -33,14 +33,23 @@ impl World {
 
     /// Appends any bytes to any topic and gives their offset.
     pub fn append(&self, topic: &str, partition: i32, key: &[u8], payload: &[u8]) -> i64 {
+        self.append_all(topic, partition, key, &[payload.to_vec()])
+    }
+
+    /// Appends many records of one key and gives the offset of the last one.
+    pub fn append_all(&self, topic: &str, partition: i32, key: &[u8], payloads: &[Vec<u8>]) -> i64 {
         let mut config = client_config(self.connections());
         let (reports, reported) = mpsc::channel();
         let producer =
             BaseProducer::from_config_and_context(config.set("acks", "all"), Reports(reports)).expect("a producer can be made");
-        let record = BaseRecord::to(topic).partition(partition).key(key).payload(payload);
-        producer.send(record).map_err(|(e, _)| e).expect("the record is taken");
-        producer.flush(PATIENCE).expect("the record is delivered");
-        reported.recv().expect("a delivery is reported").expect("the record is acknowledged")
+        for payload in payloads {
+            let record = BaseRecord::to(topic).partition(partition).key(key).payload(payload);
+            producer.send(record).map_err(|(e, _)| e).expect("the record is taken");
+        }
+        producer.flush(PATIENCE).expect("the records are delivered");
+        let offsets =
+            payloads.iter().map(|_| reported.recv().expect("a delivery is reported").expect("a record is acknowledged"));
+        offsets.max().expect("there are records")
     }
 
     /// All committed records of a partition, in order.

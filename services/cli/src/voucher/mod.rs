@@ -5,6 +5,7 @@
 
 mod change;
 mod decision;
+mod ledger;
 mod publish;
 mod show;
 mod thaw;
@@ -13,7 +14,7 @@ use clap::Subcommand;
 use domain::RequestBody;
 
 use self::change::StockArgs;
-pub(crate) use self::decision::decide;
+pub(crate) use self::{decision::decide, show::print_row};
 
 /// Publish vouchers, change their terms, show where they stand
 #[derive(Subcommand)]
@@ -35,6 +36,7 @@ pub(crate) enum Verb {
     Thaw(thaw::Args),
     Show(show::Args),
     List(show::ListArgs),
+    Ledger(ledger::Args),
 }
 
 pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
@@ -57,6 +59,7 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
         Verb::Thaw(args) => thaw::execute(args).await,
         Verb::Show(args) => show::execute(args).await,
         Verb::List(args) => show::list(args).await,
+        Verb::Ledger(args) => ledger::execute(args).await,
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) async fn list(args: ListArgs) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-fn print_row(v: &Voucher) {
+pub(crate) fn print_row(v: &Voucher) {
     let t = &v.terms;
     output::line(&output::bold(&format!("{}  {}", v.id, t.title)));
     outln!("  state      {} (terms version {})", v.state.as_str(), v.terms_version);

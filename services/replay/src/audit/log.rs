@@ -153,7 +153,7 @@ pub(crate) fn told(connections: &Connections, mut opened: Opened, cut: &Cut<'_>)
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             };
-            if let Err(error) = walk::requests(&mut reader, (&codec, &runtime), topic, to, each) {
+            if let Err(error) = walk::requests(&mut reader, (&codec, &runtime), topic, 0..to, each) {
                 // Nobody listens any more where the events could not be read.
                 let _ = sender.send(Err(error));
             }

@@ -4,6 +4,7 @@ mod audit_finds;
 mod crash_points;
 mod crashes;
 mod dead_letters;
+mod explain;
 mod rebuild;
 mod redis_lost;
 mod rollback;

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -431,4 +432,23 @@ fn another_database_can_be_built_and_the_log_be_read() {
     assert_eq!(lines(&["tail", "events", "--partition", "1", "--offset", "7"]).len(), 2);
     assert_eq!(lines(&["tail", "events", "--since", "-1h"]).len(), 10);
     assert_eq!(lines(&["tail", "events", "--since", "+1h"]).len(), 0);
+    let (code, text) = doorbuster(world, &["tail", "events", "--partition", "7"]);
+    assert!(code == 2 && text.contains("has 2 partitions, and none of number 7"), "{code}: {text}");
+    follow(world);
+}
+
+/// The first line shows that it has come to the end; the second one is of an event that was not there then.
+fn follow(world: &World) {
+    let (last, offset) = world.events(1).pop().unwrap();
+    let mut command = Command::new(binary());
+    command.args(["tail", "events", "--partition", "1", "--follow", "--limit", "2", "--offset", &offset.to_string()]);
+    let mut child = command.envs(world.env_vars()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut shown = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| {
+        let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        line["offset"].as_i64()
+    });
+    assert_eq!(shown.next(), Some(Some(offset)));
+    let appended = world.append_event(1, &last);
+    assert_eq!(shown.next(), Some(Some(appended)));
+    assert!(child.wait().unwrap().success() && shown.next().is_none());
 }
