@@ -48,10 +48,15 @@ pub enum LogError {
     #[error("topic {topic}: {problem}; {remedy}")]
     Topic { topic: String, problem: String, remedy: String },
     /// A wanted offset is no longer (or not yet) in the log.
-    #[error("partition {partition} of {topic} holds offsets {start}..{end}, but {wanted} is needed")]
+    #[error("partition {partition} of {topic} holds offsets {start}..{end}, but {wanted} is needed{}", deleted(*wanted, *start))]
     OutOfRange { topic: String, partition: i32, start: i64, end: i64, wanted: i64 },
     #[error("partition {partition} of {topic}: no progress for {seconds} s at offset {offset}")]
     Stalled { topic: String, partition: i32, offset: i64, seconds: u64 },
+}
+
+/// Which records are missing, where it is the beginning that is.
+fn deleted(wanted: i64, start: i64) -> String {
+    if wanted < start { format!(": the records of offsets {wanted}..{start} were deleted") } else { String::new() }
 }
 
 /// Settings every client of this project shares.

@@ -30,7 +30,12 @@ impl Probe {
 
     /// The last stable offset of a partition's events: everything below is committed or aborted for good. Blocks.
     pub fn stable_events(&self, partition: i32) -> Result<i64, LogError> {
-        Ok(reader::watermarks(&self.client, &self.topics.events, partition)?.1)
+        Ok(self.events(partition)?.1)
+    }
+
+    /// The first offset of a partition's events that is still there, and the last stable one. Blocks.
+    pub fn events(&self, partition: i32) -> Result<(i64, i64), LogError> {
+        reader::watermarks(&self.client, &self.topics.events, partition)
     }
 
     /// Offset of the first request that the broker's clock put after `at`; where there is none yet, the log's end as read after asking. Blocks.

@@ -148,6 +148,29 @@ impl PartitionReader {
         Ok(None)
     }
 
+    /// The first offset of `ends` from which on no committed record `is_before`, where those that are come first. Reads a record a halving.
+    pub fn partition_point<E: From<LogError>>(
+        &mut self,
+        ends: Ends,
+        mut is_before: impl FnMut(&Record) -> Result<bool, E>,
+    ) -> Result<i64, E> {
+        // Every record below `low` is before, none at or after `high` is.
+        let (mut low, mut high) = (ends.start, ends.stable);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut found = None;
+            self.read(middle, ends.stable, &mut |record| {
+                found = Some(record);
+                ControlFlow::Break(())
+            })?;
+            match found {
+                Some(record) if is_before(&record)? => low = record.offset + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
     fn uncommitted(&self) -> Result<&BaseConsumer<ClientLog>, LogError> {
         if let Some(client) = self.uncommitted.get() {
             return Ok(client);

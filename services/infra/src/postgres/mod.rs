@@ -19,7 +19,7 @@ mod schema;
 
 pub use fault::Fault;
 pub use out_record::{OutRecord, StoredRecordsError};
-pub use schema::{check_schema, migrate, migrate_here, pending_migrations};
+pub use schema::{SCHEMA_VERSION, check_schema, migrate, migrate_here, pending_migrations};
 
 use address::Address;
 use rows::{ORDER_COLUMNS, VOUCHER_COLUMNS, order_of, voucher_of};
