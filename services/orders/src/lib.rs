@@ -5,9 +5,11 @@
 //! went wrong; [`next_step`] is the table of what can go wrong.
 
 mod assignment;
+mod catch_up;
 mod config;
 mod consumer;
 mod decide_batch;
+mod fold;
 mod lag;
 mod lane;
 mod mailbox;
@@ -19,6 +21,7 @@ mod session;
 use std::{collections::BTreeMap, sync::Arc, thread};
 
 use anyhow::Context;
+pub use catch_up::{Behind, catch_up};
 pub use config::OrdersConfig;
 use events::Codec;
 use infra::{

@@ -67,6 +67,12 @@ pub(crate) enum LaneError {
         .voucher.as_ref().map(|v| format!(" (voucher {v})")).unwrap_or_default()
     )]
     CannotFold { request_offset: i64, voucher: Option<VoucherId>, problem: String },
+    /// The log's beginning is gone, and Postgres lacks what it said.
+    #[error(
+        "the events topic begins at offset {start}: the records of offsets 0..{start} were deleted, and {missing} among them, which \
+         Postgres does not have; import a snapshot that has them into an empty database (`doorbuster snapshot import`)"
+    )]
+    Deleted { start: i64, missing: String },
     #[error(
         "next_offset in Postgres is {next_offset}, but the requests topic holds offsets {start}..{end}: Postgres and Kafka are not of the \
          same deployment, or the topic was recreated or trimmed; restore what is missing before starting again"
@@ -113,6 +119,7 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
         | LaneError::NewerEvent { .. }
         | LaneError::LostEvents { .. }
         | LaneError::CannotFold { .. }
+        | LaneError::Deleted { .. }
         | LaneError::PositionOutside { .. } => Next::Stop,
     }
 }
@@ -176,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_repeating_cannot_mend_stops_the_lane_and_names_the_remedy() {
-        let stops: [(LaneError, &str); 8] = [
+        let stops: [(LaneError, &str); 9] = [
             (LaneError::UnknownKind { offset: 1, kind: "New".into() }, "newer version"),
             (LaneError::NewerEvent { offset: 1, kind: "New".into() }, "newer version"),
             (LaneError::TooManyDeadLetters { count: 9, offset: 1 }, "DOORBUSTER_ORDERS_MAX_DEAD_LETTERS"),
@@ -184,6 +191,7 @@ mod tests {
             (LaneError::ForeignEvent { offset: 1, reason: "no magic byte".into() }, "nothing else may write"),
             (LaneError::LostEvents { answered: 1, next_offset: 5, stored: Some(3) }, "restore it"),
             (LaneError::CannotFold { request_offset: 1, voucher: None, problem: "a gap".into() }, "from a backup"),
+            (LaneError::Deleted { start: 1, missing: "all answers".into() }, "snapshot import"),
             (LaneError::PositionOutside { next_offset: 9, start: 0, end: 5 }, "restore"),
         ];
         for (error, remedy) in stops {

@@ -5,23 +5,17 @@
 //! The log itself says what was published: stored records beyond its last answer are published now; answers that Postgres does not have are
 //! folded into it. The group's committed offsets are never read.
 
-use std::{
-    ops::ControlFlow,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use domain::{Event, EventBody, State};
-use events::DecodeError;
+use domain::Event;
 use infra::{
     crash,
     kafka::{Ends, PartitionReader, Record},
-    postgres::{
-        OutRecord,
-        lane::{Position, Wanted},
-    },
+    postgres::{OutRecord, lane::Position},
 };
 
 use crate::{
+    fold,
     lane::{Lane, Phase},
     mailbox::Told,
     next_step::LaneError,
@@ -90,11 +84,7 @@ impl Lane {
     fn compare(&mut self, log: &mut PartitionReader, position: Position) -> Result<Phase, LaneError> {
         let Some(ends) = self.until_nothing_is_open(log)? else { return Ok(Phase::Ended) };
         self.attempt("recover");
-        let answered = match log.last()? {
-            None => 0,
-            Some(record) => self.event_of(&record)?.request_offset + 1,
-        };
-        self.attempt("recover");
+        let answered = fold::answered(log, ends, &|record| self.event_of(record))?;
         let next_offset = position.next_offset;
         let (start, end) = self.service.probe.requests(self.partition)?;
         let outside = LaneError::PositionOutside { next_offset, start, end };
@@ -136,14 +126,13 @@ impl Lane {
     fn fold(&mut self, log: &mut PartitionReader, ends: Ends, next_offset: i64, answered: i64) -> Result<Phase, LaneError> {
         let from = match self.fold_from.filter(|(request, _)| *request == next_offset) {
             Some((_, event)) => event,
-            None => self.find_answer(log, ends, next_offset)?,
+            None => fold::find_answer(log, ends, next_offset, &|record| self.event_of(record))?,
         };
-        let (events, last) = self.events_from(log, from, ends.stable, next_offset, answered)?;
-        let Some(upto) = events.last().map(|e| e.request_offset + 1) else {
-            let problem = "its event is not in the log".to_owned();
-            return Err(LaneError::CannotFold { request_offset: next_offset, voucher: None, problem });
-        };
-        self.write_folded(&events, next_offset, upto)?;
+        let most = self.service.config.fold_events;
+        let (events, last) = fold::events_from(log, ends, from, (next_offset, answered), most, &|record| self.event_of(record))?;
+        let upto = next_offset + events.len() as i64;
+        self.attempt("fold");
+        self.in_transaction(async |transaction| fold::write(transaction, &events, next_offset).await)?;
         crash::point("orders.folded");
         tracing::info!(from = next_offset, upto, answered, "folded events that Postgres had lost");
         self.service.metrics.folded.inc_by(events.len() as u64);
@@ -151,107 +140,11 @@ impl Lane {
         Ok(Phase::Recover)
     }
 
-    /// Offset in the events topic from which the answer to `request` can be found. Answers are in the order of requests.
-    fn find_answer(&self, log: &mut PartitionReader, ends: Ends, request: i64) -> Result<i64, LaneError> {
-        let (mut low, mut high) = (ends.start, ends.stable);
-        // Everything before `low` answers earlier requests; what is found at or after `high` answers this one or later ones.
-        while low < high {
-            self.attempt("recover");
-            let middle = low + (high - low) / 2;
-            let mut found = None;
-            log.read(middle, ends.stable, &mut |record| {
-                found = Some(record);
-                ControlFlow::Break(())
-            })?;
-            match found {
-                Some(record) if self.event_of(&record)?.request_offset < request => low = record.offset + 1,
-                _ => high = middle,
-            }
-        }
-        Ok(low)
-    }
-
-    /// The next events that answer `next_offset..answered`, at most a chunk of them, one a request, and the offset of the last of them.
-    fn events_from(
-        &self,
-        log: &mut PartitionReader,
-        from: i64,
-        to: i64,
-        next_offset: i64,
-        answered: i64,
-    ) -> Result<(Vec<Event>, i64), LaneError> {
-        let most = self.service.config.fold_events;
-        let (mut events, mut last, mut failed) = (Vec::new(), from, None);
-        log.read(from, to, &mut |record| {
-            match self.event_of(&record) {
-                Ok(event) if event.request_offset < next_offset => return ControlFlow::Continue(()),
-                Ok(event) => {
-                    let expected = next_offset + events.len() as i64;
-                    if event.request_offset != expected {
-                        let problem = format!("the next event answers request {}", event.request_offset);
-                        failed = Some(LaneError::CannotFold { request_offset: expected, voucher: event.voucher_id, problem });
-                        return ControlFlow::Break(());
-                    }
-                    last = record.offset;
-                    events.push(event);
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    return ControlFlow::Break(());
-                }
-            }
-            let is_full = events.len() >= most || next_offset + events.len() as i64 >= answered;
-            if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        match failed {
-            Some(error) => Err(error),
-            None => Ok((events, last)),
-        }
-    }
-
-    fn write_folded(&mut self, events: &[Event], next_offset: i64, upto: i64) -> Result<(), LaneError> {
-        self.attempt("fold");
-        let wanted = Wanted::by_events(events);
-        self.in_transaction(async |transaction| {
-            let (found, mut facts) = transaction.lock_and_read(&wanted).await?;
-            if found != next_offset {
-                return Err(LaneError::PositionDiffers { found, expected: next_offset });
-            }
-            for event in events {
-                fits(&facts, event)?;
-                facts.evolve(event);
-            }
-            Ok(transaction.write(&facts, events, next_offset, upto, &[]).await?)
-        })
-    }
-
     fn event_of(&self, record: &Record) -> Result<Event, LaneError> {
-        let offset = record.offset;
-        self.read(|codec| codec.decode_event(&record.payload, self.partition))?.map_err(|error| match error {
-            DecodeError::UnknownKind(kind) => LaneError::NewerEvent { offset, kind },
-            foreign => LaneError::ForeignEvent { offset, reason: foreign.to_string() },
-        })
+        self.attempt("recover");
+        let read = self.read(|codec| codec.decode_event(&record.payload, self.partition))?;
+        read.map_err(|error| fold::foreign(record.offset, error))
     }
-}
-
-/// Whether an event continues what Postgres has of its voucher.
-fn fits(facts: &State, event: &Event) -> Result<(), LaneError> {
-    let Some(voucher_id) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else { return Ok(()) };
-    let voucher = facts.vouchers.get(voucher_id);
-    let fits = match (&event.body, voucher) {
-        (EventBody::VoucherOpened(_), None) => event.voucher_seq == 1,
-        (EventBody::VoucherOpened(_), Some(_)) | (_, None) => false,
-        (_, Some(voucher)) => voucher.seq + 1 == event.voucher_seq,
-    };
-    if fits {
-        return Ok(());
-    }
-    let has = voucher.map_or("does not have it".to_owned(), |v| format!("has it at voucher_seq {}", v.seq));
-    Err(LaneError::CannotFold {
-        request_offset: event.request_offset,
-        voucher: Some(voucher_id.clone()),
-        problem: format!("its event has voucher_seq {}, but Postgres {has}", event.voucher_seq),
-    })
 }
 
 #[cfg(test)]
