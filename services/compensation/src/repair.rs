@@ -307,12 +307,24 @@ impl Repairs {
 
     /// Settles the next chunk of the log for the vouchers that are behind; says whether there was one.
     async fn read_on(&mut self) -> anyhow::Result<bool> {
-        let behind = self.works.iter().filter_map(|(v, w)| w.fence.as_ref().filter(|f| f.behind).map(|f| (v.clone(), f.from)));
-        let wanted: HashMap<VoucherId, i64> = behind.collect();
-        let Some(from) = wanted.values().min().copied() else { return Ok(false) };
+        if !self.works.values().any(|work| work.fence.as_ref().is_some_and(|fence| fence.behind)) {
+            return Ok(false);
+        }
         let partition = self.partition.clone();
         let number = partition.number;
-        let end = partition.probe(move |probe| probe.stable_events(number)).await?;
+        let (start, end) = partition.probe(move |probe| probe.events(number)).await?;
+        let mut wanted = HashMap::new();
+        for (voucher, work) in &mut self.works {
+            let Some(fence) = work.fence.as_mut().filter(|fence| fence.behind) else { continue };
+            if fence.from < start {
+                // One that was opened later lacks nothing. Another one meets a gap, or never gets as far as it must: it stays closed.
+                tracing::error!(%voucher, from = fence.from, start, "events were deleted that a repair may need; it reads what is left");
+                partition.service.metrics.alarm("deleted");
+                fence.from = start;
+            }
+            wanted.insert(voucher.clone(), fence.from);
+        }
+        let Some(from) = wanted.values().min().copied() else { return Ok(false) };
         if from >= end {
             return Ok(false);
         }
