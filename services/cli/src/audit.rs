@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use replay::{Audit, AuditOptions, Verdict};
+use replay::{Audit, AuditOptions, PartitionRead, Verdict};
 
 use crate::{DIFFERENT, OK, UNKNOWN, connect, output, time};
 
@@ -56,6 +56,7 @@ fn print(audit: &Audit) {
         [v.voucher.to_string(), total, remaining, sold, seq, stock, reserved, redis_sold, redis_seq]
     });
     output::table(heading, rows);
+    print_read(&audit.read);
     outln!(
         "{} requests, {} events on {} partitions; {} rows of orders; {} dead letters; {} undecided, {} in flight; {:.1} s",
         audit.requests,
@@ -68,6 +69,14 @@ fn print(audit: &Audit) {
         audit.seconds
     );
     print_verdict(&audit.verdict, COMPARED);
+}
+
+/// How far each partition of the log was read.
+pub(crate) fn print_read(read: &[PartitionRead]) {
+    let rows = read.iter().map(|p| {
+        [p.partition.to_string(), p.begin.to_string(), p.end.to_string(), p.events.to_string(), p.next_request.to_string()]
+    });
+    output::table(["PARTITION", "FROM", "END AT START", "EVENTS", "NEXT REQUEST"], rows);
 }
 
 /// What an audit compares.

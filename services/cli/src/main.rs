@@ -7,6 +7,7 @@
 mod output;
 
 mod audit;
+mod catch_up;
 mod connect;
 mod demo;
 mod dlq;
@@ -16,6 +17,7 @@ mod load;
 mod migrate;
 mod rebuild;
 mod run;
+mod snapshot;
 mod stack;
 mod state;
 mod tail;
@@ -80,6 +82,10 @@ enum Verb {
     Voucher(voucher::Verb),
     #[command(subcommand)]
     Rebuild(rebuild::Verb),
+    #[command(subcommand)]
+    CatchUp(catch_up::Verb),
+    #[command(subcommand)]
+    Snapshot(snapshot::Verb),
     Token(token::Args),
     Audit(audit::Args),
     #[command(subcommand)]
@@ -126,6 +132,8 @@ fn execute(verb: Verb) -> anyhow::Result<u8> {
             Verb::Migrate(args) => migrate::execute(args).await,
             Verb::Voucher(verb) => voucher::execute(verb).await,
             Verb::Rebuild(verb) => rebuild::execute(verb).await,
+            Verb::CatchUp(verb) => catch_up::execute(verb).await,
+            Verb::Snapshot(verb) => snapshot::execute(verb).await,
             Verb::Token(args) => token::execute(args),
             Verb::Audit(args) => audit::execute(args).await,
             Verb::Verify(verb) => verify::execute(verb).await,

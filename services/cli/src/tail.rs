@@ -21,7 +21,7 @@ pub(crate) enum Verb {
 
 const EXAMPLES: &str = "\
 In order within a partition; the partitions one after the other. Without --offset and --since from where the log begins, with --follow
-from where it ends.
+from where it ends. At the end stderr says how far each partition was read, unless --limit came first.
 
 Examples:
   doorbuster tail events --voucher tv
@@ -65,7 +65,7 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
     let Args { voucher, partition, follow, limit, .. } = args;
     let options = TailOptions { requests, voucher, partition, from, follow };
     let mut left = limit.unwrap_or(u64::MAX);
-    replay::tail(&connections, &codec, options, move |record| {
+    let read = replay::tail(&connections, &codec, options, move |record| {
         left = left.saturating_sub(1);
         match serde_json::to_string(&record) {
             Ok(text) if output::printed(&text) && left > 0 => ControlFlow::Continue(()),
@@ -73,5 +73,7 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
         }
     })
     .await?;
+    // Apart from the records, for whoever wants to know whether that was all.
+    read.iter().for_each(|p| eprintln!("partition {}: read from offset {} to {}", p.partition, p.from, p.end));
     Ok(OK)
 }

@@ -37,6 +37,7 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
         output::json(&verified)?;
     } else {
         let replay::Verified { requests, events, partitions, unanswered, .. } = &verified;
+        audit::print_read(&verified.read);
         outln!("{requests} requests, {events} events on {partitions} partitions; {unanswered} not answered yet");
         audit::print_verdict(&verified.verdict, "requests and events");
     }

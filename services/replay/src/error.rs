@@ -24,6 +24,9 @@ pub enum ReplayError {
     /// Only its row names the partition in which it lives.
     #[error("Postgres has no voucher {0}; if the log has, name its partition with --partition")]
     UnknownVoucher(VoucherId),
+    /// The file of a snapshot cannot be written, or not be used.
+    #[error("{path}: {problem}")]
+    File { path: String, problem: String },
     /// Somebody else rebuilds into the same database.
     #[error("a rebuild is going on in this database already (process {pid} of Postgres)")]
     Busy { pid: i32 },

@@ -77,7 +77,11 @@ fn of_partition(
 ) -> Result<PartitionLag, ReplayError> {
     let mut requests = PartitionReader::open(connections, &connections.topics.requests, partition)?;
     let ends = requests.ends()?;
-    let next = position.unwrap_or(ends.start);
+    let next = position.unwrap_or(0);
+    if next > ends.high {
+        let (topic, start, end) = (connections.topics.requests.clone(), ends.start, ends.high);
+        return Err(LogError::OutOfRange { topic, partition, start, end, wanted: next }.into());
+    }
     let mut oldest = None;
     requests.read(next, ends.stable, &mut |record| {
         oldest = Some(record.timestamp);
@@ -85,7 +89,10 @@ fn of_partition(
     })?;
     let mut events = EventWalk::open(connections, codec, runtime, partition)?;
     let last = events.last()?;
-    let answered = last.as_ref().map_or(ends.start, |(event, _)| event.request_offset + 1);
+    let answered = match &last {
+        Some((event, _)) => event.request_offset + 1,
+        None => events.whole().map(|_| 0)?,
+    };
     let to_settle = last.map_or(0, |(_, offset)| offset + 1 - settled.unwrap_or(0));
     Ok(PartitionLag {
         partition,

@@ -64,13 +64,22 @@ pub struct TailRecord {
     pub headers: BTreeMap<String, String>,
 }
 
-/// Calls `each` for the records, in order within a partition, until it has had enough or the end as it is now is reached.
+/// How far a partition was shown: from the first offset up to the second, where it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TailRead {
+    pub partition: i32,
+    pub from: i64,
+    pub end: i64,
+}
+
+/// Calls `each` for the records, in order within a partition, until it has had enough or the end as it is now is reached; gives the
+/// partitions of which the end was reached.
 pub async fn tail(
     connections: &Connections,
     codec: &Codec,
     options: TailOptions,
     each: impl FnMut(TailRecord) -> ControlFlow<()> + Send + 'static,
-) -> Result<(), ReplayError> {
+) -> Result<Vec<TailRead>, ReplayError> {
     let chosen = match options.partition {
         Some(only) => vec![known(connections, only).await?],
         None => (0..partitions(connections).await?).collect(),
@@ -86,7 +95,7 @@ fn read(
     options: &TailOptions,
     partitions: &[i32],
     mut each: impl FnMut(TailRecord) -> ControlFlow<()>,
-) -> Result<(), ReplayError> {
+) -> Result<Vec<TailRead>, ReplayError> {
     let topics = &connections.topics;
     let topic = if options.requests { &topics.requests } else { &topics.events };
     let mut readers = Vec::new();
@@ -102,8 +111,8 @@ fn read(
         readers.push((reader, from));
     }
     loop {
-        let mut enough = false;
-        for (reader, from) in &mut readers {
+        let (mut enough, mut read) = (false, Vec::new());
+        for (partition, (reader, from)) in partitions.iter().zip(&mut readers) {
             let end = reader.ends()?.stable;
             reader.read(*from, end, &mut |record| {
                 if options.voucher.as_ref().is_some_and(|v| record.key.as_deref() != Some(v.as_str().as_bytes())) {
@@ -114,12 +123,13 @@ fn read(
                 next
             })?;
             if enough {
-                return Ok(());
+                return Ok(read);
             }
+            read.push(TailRead { partition: *partition, from: *from, end: end.max(*from) });
             *from = end.max(*from);
         }
         if !options.follow {
-            return Ok(());
+            return Ok(read);
         }
         thread::sleep(LOOK_EVERY);
     }

@@ -11,7 +11,7 @@ use crate::{
     ReplayError, Verdict,
     audit::log::{self, Cut, Told},
     verdict::Findings,
-    walk::{open_all, partitions, side_by_side},
+    walk::{PartitionRead, open_all, partitions, side_by_side},
 };
 
 /// What was verified, and what it says.
@@ -20,6 +20,7 @@ pub struct Verified {
     #[serde(flatten)]
     pub verdict: Verdict,
     pub partitions: i32,
+    pub read: Vec<PartitionRead>,
     /// Answered requests, and the events that answer them.
     pub requests: u64,
     pub events: u64,
@@ -30,7 +31,8 @@ pub struct Verified {
 /// Decides every answered request again and compares with its event. Events that other rules than ours decided are counted and give
 /// [`Verdict::CannotTell`], as does what cannot be read.
 pub async fn verify(connections: &Connections, codec: &Codec) -> Verified {
-    let mut verified = Verified { verdict: Verdict::Equal, partitions: 0, requests: 0, events: 0, unanswered: 0 };
+    let mut verified =
+        Verified { verdict: Verdict::Equal, partitions: 0, read: Vec::new(), requests: 0, events: 0, unanswered: 0 };
     let mut findings = Findings::default();
     if let Err(error) = look(connections, codec, &mut verified, &mut findings).await {
         findings.doubt(error.to_string());
@@ -56,5 +58,6 @@ async fn look(
     .await?;
     let all = Told::join(parts, findings);
     (verified.requests, verified.events, verified.unanswered) = (all.requests, all.events, all.undecided);
+    verified.read = all.read;
     Ok(())
 }

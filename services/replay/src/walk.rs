@@ -14,6 +14,7 @@ use infra::{
     kafka::{Ends, LogError, PartitionReader, Record, partition_count},
     postgres,
 };
+use serde::Serialize;
 use tokio::runtime::Handle;
 
 use crate::ReplayError;
@@ -33,6 +34,18 @@ pub enum Point {
     Offset(i64),
     /// By the broker's clock, as the event was appended.
     Time(Timestamp),
+}
+
+/// How the events of a partition were read: from offset `begin` (0, or where a snapshot ends) to `end`, where they ended at the start, by
+/// position, and then on to the cut.
+#[derive(Clone, Debug, Serialize)]
+pub struct PartitionRead {
+    pub partition: i32,
+    pub begin: i64,
+    pub end: i64,
+    pub events: u64,
+    /// The request that its next event answers.
+    pub next_request: i64,
 }
 
 /// Reads the events of one partition. Blocks; the runtime is needed only to ask the registry.
@@ -63,7 +76,18 @@ impl EventWalk {
 
     /// The partition's ends now. Fails where the beginning of the history is gone.
     pub(crate) fn whole(&self) -> Result<Ends, ReplayError> {
-        whole(&self.reader, &self.topic, self.partition)
+        self.whole_from(0)
+    }
+
+    /// The partition's ends now. Fails where something from offset `from` on is gone.
+    pub(crate) fn whole_from(&self, from: i64) -> Result<Ends, ReplayError> {
+        whole_from(&self.reader, &self.topic, self.partition, from)
+    }
+
+    /// The first offset from which on no event answers a request below `request`. Answers are in the order of requests.
+    pub(crate) fn behind_answers(&mut self, ends: Ends, request: i64) -> Result<i64, ReplayError> {
+        let (codec, runtime, topic) = (&self.codec, &self.runtime, &self.topic);
+        self.reader.partition_point(ends, |record| Ok(decode(codec, runtime, topic, record)?.request_offset < request))
     }
 
     /// Calls `each` for the committed events in `from..to`, with their offsets, until it has had enough.
@@ -123,8 +147,29 @@ impl EventWalk {
 
 /// The ends of a partition whose first record must still be there.
 pub(crate) fn whole(reader: &PartitionReader, topic: &str, partition: i32) -> Result<Ends, ReplayError> {
+    whole_from(reader, topic, partition, 0)
+}
+
+/// The ends of a partition in which everything from offset `from` on must still be there.
+fn whole_from(reader: &PartitionReader, topic: &str, partition: i32, from: i64) -> Result<Ends, ReplayError> {
     let ends = reader.ends()?;
-    if ends.start > 0 { Err(ReplayError::Deleted(deleted(topic, partition, ends.start))) } else { Ok(ends) }
+    let (start, high) = (ends.start, ends.high);
+    let what = if start > from {
+        format!("begins at offset {start}: the records of offsets {from}..{start} were deleted")
+    } else if high < from {
+        format!("ends at offset {high}, but was read up to {from} before: it was made anew, or lost its end")
+    } else {
+        return Ok(ends);
+    };
+    Err(ReplayError::Deleted(format!("partition {partition} of {topic} {what}")))
+}
+
+/// Fails where one of these partitions of `order-events` no longer begins at offset 0, and says which records are gone.
+pub async fn check_history(connections: &Connections, partitions: Vec<i32>) -> Result<(), ReplayError> {
+    let connections = connections.clone();
+    let topic = connections.topics.events.clone();
+    let check = move |p| whole(&PartitionReader::open(&connections, &topic, p)?, &topic, p).map(drop);
+    blocking(move || partitions.into_iter().try_for_each(check)).await
 }
 
 /// What to say of records that were deleted before offset `start`.

@@ -1,6 +1,6 @@
 //! `rebuild orders`: the tables built anew from the log beside the live ones, compared with them, and put in their place if asked for.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use replay::{Progress, Rebuild, RebuildOptions, Swap, Swapped};
@@ -18,6 +18,7 @@ Examples:
   doorbuster rebuild orders
   doorbuster rebuild orders --swap
   doorbuster rebuild orders --swap --accept-differences   take what the log says; the old tables stay in doorbuster_replaced
+  doorbuster rebuild orders --from orders-1.snapshot      the log no longer begins at offset 0
   doorbuster rebuild orders --into postgresql://me@elsewhere/copy --json";
 
 /// Build the tables anew from the log, compare them with the live ones, put them in their place
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// Build in this database instead of the live one, and leave the tables there
     #[arg(long, value_name = "ADDRESS")]
     into: Option<String>,
+    /// Begin with the rows of this snapshot instead of with nothing, where the beginning of the log was deleted
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     /// How long to wait for events of decisions that Postgres has
     #[arg(long, default_value = "10s", value_parser = time::parse_duration)]
     patience: Duration,
@@ -48,7 +52,7 @@ pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
         (true, false) => Swap::WhenEqual,
         (true, true) => Swap::Always,
     };
-    let options = RebuildOptions { into: args.into, swap, patience: args.patience, ..RebuildOptions::default() };
+    let options = RebuildOptions { from: args.from, into: args.into, swap, patience: args.patience, ..RebuildOptions::default() };
     let bar = ProgressBar::no_length();
     let shown = bar.clone();
     let rebuilt = replay::rebuild(&connections, &codec, &options, Arc::new(move |p| show(&shown, p))).await;
@@ -82,11 +86,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
 }
 
 fn print(rebuilt: &Rebuild) {
-    let rows = rebuilt
-        .partitions
-        .iter()
-        .map(|p| [p.partition.to_string(), p.end.to_string(), p.events.to_string(), p.next_request.to_string()]);
-    output::table(["PARTITION", "END AT START", "EVENTS", "NEXT REQUEST"], rows);
+    audit::print_read(&rebuilt.partitions);
     outln!(
         "{} vouchers, {} rows of orders; folded in {:.1} s, indexed in {:.1} s, compared in {:.1} s",
         rebuilt.vouchers,

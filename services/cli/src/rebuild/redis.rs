@@ -46,6 +46,7 @@ pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
 }
 
 /// Asks compensation to replay these vouchers (`None`: all that Redis has), frozen ones too, and waits; without `apply` only shows the plan.
+/// Refused where that needs events that were deleted: the gate would never open again.
 pub(crate) async fn ask(
     connections: &Connections,
     vouchers: Option<&[VoucherId]>,
@@ -71,6 +72,8 @@ pub(crate) async fn ask(
             }
         }
     }
+    let partitions = rows.iter().filter(|row| there.contains(&row.id)).map(|row| row.terms.partition);
+    replay::check_history(connections, partitions.collect()).await?;
     if !apply {
         let steps: Vec<_> = there.iter().map(|voucher| format!("replay voucher {voucher} in Redis from the log")).collect();
         output::plan(&steps, "nothing to replay");

@@ -21,7 +21,7 @@ use crate::{
     ReplayError,
     compare::changes,
     verdict::{Findings, Kind},
-    walk::{self, EventWalk, whole},
+    walk::{self, EventWalk, PartitionRead, whole},
 };
 
 /// Requests read ahead of their events.
@@ -64,6 +64,8 @@ pub(crate) struct Told {
     pub(crate) requests: u64,
     /// Requests appended but not decided at the cut.
     pub(crate) undecided: i64,
+    /// How each partition was read.
+    pub(crate) read: Vec<PartitionRead>,
     /// Offsets of requests that were refused as unreadable.
     pub(crate) unreadable: BTreeSet<(i32, i64)>,
     /// Vouchers refused because they live on another partition, which only all partitions together can tell: partition, voucher, offset of
@@ -161,6 +163,8 @@ pub(crate) fn told(connections: &Connections, mut opened: Opened, cut: &Cut<'_>)
         told.walk(&mut opened, cut, position, Requests::new(requests.into_iter()))
     })?;
     told.finish(cut);
+    let (end, events) = (opened.published, told.events);
+    told.read = vec![PartitionRead { partition, begin: 0, end, events, next_request: position }];
     Ok(told)
 }
 
@@ -180,6 +184,7 @@ impl Told {
             all.requests += part.requests;
             all.events += part.events;
             all.undecided += part.undecided;
+            all.read.extend(part.read);
             all.elsewhere.extend(part.elsewhere);
             merge(&mut all.state, part.state, findings);
             all.at_redis.extend(part.at_redis);

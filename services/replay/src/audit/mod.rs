@@ -32,7 +32,7 @@ use self::{
 use crate::{
     ReplayError, Verdict, compare,
     verdict::{Findings, Kind},
-    walk::{blocking, open_all, partitions, side_by_side, whole},
+    walk::{PartitionRead, blocking, open_all, partitions, side_by_side, whole},
 };
 
 /// Pause between two looks for a voucher that Redis does not have.
@@ -80,6 +80,7 @@ pub struct Audit {
     pub verdict: Verdict,
     pub vouchers: Vec<VoucherCut>,
     pub partitions: i32,
+    pub read: Vec<PartitionRead>,
     /// Decided requests, and the events that answer them.
     pub requests: u64,
     pub events: u64,
@@ -99,6 +100,7 @@ pub async fn audit(connections: &Connections, codec: &Codec, options: AuditOptio
         verdict: Verdict::Equal,
         vouchers: Vec::new(),
         partitions: 0,
+        read: Vec::new(),
         requests: 0,
         events: 0,
         undecided: 0,
@@ -143,8 +145,8 @@ async fn look(
     .await?;
 
     let undecided: HashMap<i32, i64> = (0..).zip(parts.iter().map(|part| part.undecided)).collect();
-    let Told { state, at_redis, unreadable, events, requests, undecided: waiting, .. } = Told::join(parts, findings);
-    (audit.events, audit.requests, audit.undecided) = (events, requests, waiting);
+    let Told { state, at_redis, read, unreadable, events, requests, undecided: waiting, .. } = Told::join(parts, findings);
+    (audit.read, audit.events, audit.requests, audit.undecided) = (read, events, requests, waiting);
     audit.dead_letters = dead_letters(connections, &snapshot.positions, unreadable, findings).await?;
     for (id, view) in &views {
         redis::compare(id, view, at_redis.get(id), findings);

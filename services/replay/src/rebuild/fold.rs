@@ -23,21 +23,23 @@ pub(super) struct Chunk {
     pub(super) changed: Vec<Order>,
 }
 
-/// One partition, read from its beginning up to `from`.
+/// One partition, read up to `from`.
 pub(super) struct Partition {
     pub(super) events: EventWalk,
-    /// Where its events ended when it was opened.
+    /// Where reading began, and where its events ended then.
+    pub(super) begin: i64,
     pub(super) end: i64,
-    from: i64,
+    pub(super) from: i64,
     /// Orders of a chunk.
     chunk: usize,
     pub(super) fold: Fold,
 }
 
 impl Partition {
-    pub(super) fn new(events: EventWalk, end: i64, chunk: usize) -> Self {
-        let fold = Fold { partition: events.partition, ..Fold::default() };
-        Self { events, end, from: 0, chunk, fold }
+    /// Begins at event `begin`, which answers request `next_request`.
+    pub(super) fn new(events: EventWalk, (begin, next_request): (i64, i64), end: i64, chunk: usize) -> Self {
+        let fold = Fold { partition: events.partition, next_request, ..Fold::default() };
+        Self { events, begin, end, from: begin, chunk, fold }
     }
 
     /// Reads on up to offset `to`, but no event that answers a request at or beyond `position`. Hands over what becomes of the orders, and

@@ -10,6 +10,7 @@ mod shadow;
 
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -28,15 +29,15 @@ use serde::Serialize;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use self::{
-    fold::Partition,
+    fold::{Chunk, Partition},
     shadow::{REPLACED, Shadow, Swap as Swapping, Writer},
 };
 use crate::{
     ReplayError, Verdict,
     audit::log::merge,
-    compare,
+    compare, snapshot,
     verdict::{Findings, Kind},
-    walk::{EventWalk, blocking, open_all, partitions},
+    walk::{EventWalk, PartitionRead, blocking, open_all, partitions},
 };
 
 /// Partitions folded side by side: each has a session of Postgres, and a chunk or two in memory.
@@ -68,6 +69,8 @@ pub enum Swap {
 /// How a rebuild is made.
 #[derive(Clone, Debug)]
 pub struct RebuildOptions {
+    /// The file of a snapshot to begin with, instead of with nothing at offset 0.
+    pub from: Option<PathBuf>,
     /// The address of another database in which the tables are built, and stay. Never swapped.
     pub into: Option<String>,
     pub swap: Swap,
@@ -79,7 +82,7 @@ pub struct RebuildOptions {
 
 impl Default for RebuildOptions {
     fn default() -> Self {
-        Self { into: None, swap: Swap::Never, patience: Duration::from_secs(10), chunk: 10_000 }
+        Self { from: None, into: None, swap: Swap::Never, patience: Duration::from_secs(10), chunk: 10_000 }
     }
 }
 
@@ -102,16 +105,6 @@ pub enum Progress {
 
 /// Is told how far a rebuild is, from several threads.
 pub type Watch = Arc<dyn Fn(Progress) + Send + Sync>;
-
-/// How a partition was read: from offset 0 to `end`, where it ended at the start, and then on to the cut.
-#[derive(Clone, Debug, Serialize)]
-pub struct PartitionRead {
-    pub partition: i32,
-    pub end: i64,
-    pub events: u64,
-    /// The request that its next event answers.
-    pub next_request: i64,
-}
 
 /// What became of the swap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -179,10 +172,16 @@ async fn work(
 ) -> Result<(), ReplayError> {
     let (count, runtime) = (partitions(connections).await?, Handle::current());
     let (for_log, for_events, chunk) = (connections.clone(), codec.clone(), options.chunk);
+    let base = match &options.from {
+        Some(path) => Some(snapshot::open(connections, path).await?),
+        None => None,
+    };
+    let header = base.as_ref().map(|base| base.header.clone());
     let opened = open_all(count, move |partition| {
         let walk = EventWalk::open(&for_log, &for_events, &runtime, partition)?;
-        let end = walk.whole()?.stable;
-        Ok(Partition::new(walk, end, chunk))
+        let begin = header.as_ref().map_or((0, 0), |header| header.begin(partition));
+        let end = walk.whole_from(begin.0)?.stable;
+        Ok(Partition::new(walk, begin, end, chunk))
     })
     .await?;
     infra::postgres::check_schema(&infra::postgres::pool(connections, 1)?).await?;
@@ -190,7 +189,7 @@ async fn work(
         Connections { postgres: options.into.clone().unwrap_or_else(|| connections.postgres.clone()), ..connections.clone() };
     let shadow = Shadow::make(&target).await?;
     let mut build = Build { connections, shadow, partitions: Vec::new() };
-    let done = build.make(opened, options, &watch, told, findings).await;
+    let done = build.make(opened, base, options, &watch, told, findings).await;
     if options.into.is_none() && !matches!(told.swapped, Swapped::Done { .. }) {
         return done.and(build.shadow.drop().await);
     }
@@ -206,7 +205,8 @@ struct Build<'a> {
 impl Build<'_> {
     async fn make(
         &mut self,
-        opened: Vec<Partition>,
+        mut opened: Vec<Partition>,
+        base: Option<snapshot::Reader>,
         options: &RebuildOptions,
         watch: &Watch,
         told: &mut Rebuild,
@@ -214,6 +214,9 @@ impl Build<'_> {
     ) -> Result<(), ReplayError> {
         let mut started = Instant::now();
         let mut lap = || std::mem::replace(&mut started, Instant::now()).elapsed().as_secs_f64();
+        if let Some(base) = base {
+            self.begin_with(base, &mut opened, options.chunk).await?;
+        }
         self.partitions = self.load(opened, watch).await?;
         told.fold_seconds = lap();
         watch(Progress::Index);
@@ -252,6 +255,7 @@ impl Build<'_> {
         told.vouchers = vouchers.len();
         let read = |p: &Partition| PartitionRead {
             partition: p.events.partition,
+            begin: p.begin,
             end: p.end,
             events: p.fold.events,
             next_request: p.fold.next_request,
@@ -279,9 +283,27 @@ impl Build<'_> {
         Ok(())
     }
 
+    /// Takes the rows of a snapshot over; its vouchers are those that the partitions begin with.
+    async fn begin_with(&self, mut base: snapshot::Reader, opened: &mut [Partition], chunk: usize) -> Result<(), ReplayError> {
+        let loader = self.shadow.loader().await?;
+        loop {
+            let (read, rows) = snapshot::next_rows(base, chunk).await?;
+            base = read;
+            if rows.is_empty() {
+                return base.end().map(drop);
+            }
+            for voucher in rows.vouchers {
+                let place = usize::try_from(voucher.terms.partition).ok().and_then(|number| opened.get_mut(number));
+                let place = place.ok_or_else(|| base.bad(format!("voucher {} is of no partition of the log", voucher.id)))?;
+                place.fold.state.vouchers.insert(voucher.id.clone(), voucher);
+            }
+            loader.write(&Chunk { orders: rows.orders, changed: Vec::new() }).await?;
+        }
+    }
+
     /// Folds all partitions up to where they ended, some side by side, into tables without indexes.
     async fn load(&self, opened: Vec<Partition>, watch: &Watch) -> Result<Vec<Partition>, ReplayError> {
-        let of = opened.iter().map(|p| p.end.unsigned_abs()).sum();
+        let of = opened.iter().map(|p| p.end.abs_diff(p.begin)).sum();
         let done = Arc::new(AtomicU64::new(0));
         watch(Progress::Fold { done: 0, of });
         let one = |partition: Partition| {
@@ -308,7 +330,7 @@ impl Build<'_> {
             let position = positions.get(&number).copied().unwrap_or(0);
             while partition.fold.next_request < position && late.is_none() {
                 let (opened, end) = blocking(move || {
-                    let end = partition.events.whole()?.stable;
+                    let end = partition.events.whole_from(partition.from)?.stable;
                     Ok((partition, end))
                 })
                 .await?;
