@@ -76,6 +76,7 @@ fn every_link_leads_to_a_file() {
         "docs/CONFIGURATION.md",
         "docs/METRICS.md",
         "docs/PERFORMANCE.md",
+        "docs/RUNBOOK.md",
         "schemas/README.md",
         "compose/README.md",
     ] {

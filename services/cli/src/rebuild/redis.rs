@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::{DIFFERENT, OK, UNKNOWN, connect, output, time};
 
 /// Between two looks at how far compensation is.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Replay vouchers in Redis from the log; reservations in flight stay, purchases get 503 meanwhile
 #[derive(clap::Args)]

@@ -1,10 +1,13 @@
 //! The whole system: real binaries on real servers, looked at from outside. One test at a time, since each wants the machine.
 
 mod audit_finds;
+mod backup;
 mod crash_points;
 mod crashes;
 mod dead_letters;
+mod deleted_history;
 mod explain;
+mod log_ends;
 mod rebuild;
 mod redis_lost;
 mod rollback;

@@ -6,8 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use domain::{CancelledBy, RequestBody};
 use infra::redis::Gate;
-use testkit::{buy, buy_again, buyers, doorbuster, get, plan, sale, wait_until};
+use testkit::{buy, buy_again, buyers, doorbuster, get, plan, sale, voucher_request, wait_until};
 
 use crate::{Shop, names};
 
@@ -131,4 +132,52 @@ fn who_asks_for_a_replay_waits_until_the_voucher_is_sold_again_or_is_told_that_i
     });
     let (code, said) = doorbuster(&shop.world, &["rebuild", "redis", "nobody-s", "--apply"]);
     assert!(code == 1 && said.contains("does not have voucher nobody-s"), "{code}: {said}");
+}
+
+/// Rebuilding counters is where units get lost: here two commands ask for it again and again under a sale, with orders cancelled and the lanes
+/// behind.
+#[test]
+fn no_unit_is_lost_where_redis_is_rebuilt_again_and_again_under_a_sale() {
+    let shop = Shop::new();
+    let units = 150;
+    let voucher = shop.open(units);
+    shop.orders.process.pause().unwrap();
+    let plan = load::Plan { retries: 12, ..plan(shop.url(), &voucher, Duration::from_secs(8)) };
+    let going_on = sale(plan, buyers(names(300)));
+    let before = shop.world.in_redis(&voucher).unwrap().epoch;
+    let rebuilds = std::thread::scope(|scope| {
+        let again = || {
+            let mut asked = 0;
+            while !going_on.is_finished() {
+                let (code, text) = doorbuster(&shop.world, &["rebuild", "redis", voucher.as_str(), "--apply"]);
+                assert_eq!(code, 0, "{text}");
+                asked += 1;
+                wait_until(SECONDS, "the gate to be open again", || {
+                    shop.world.in_redis(&voucher).is_some_and(|v| v.gate == Gate::Ready) || going_on.is_finished()
+                });
+            }
+            asked
+        };
+        let two = [scope.spawn(again), scope.spawn(again)];
+        wait_until(SECONDS, "requests that no lane decides", || {
+            shop.world.ends(&shop.world.connections().topics.requests, 1).high > 30
+        });
+        shop.orders.process.resume().unwrap();
+        wait_until(SECONDS, "decisions", || shop.world.events(1).len() > 30);
+        for name in names(20) {
+            let body = RequestBody::CancellationRequested {
+                order_id: shop.world.order_id(&voucher, &name, None),
+                by: CancelledBy::Buyer,
+            };
+            shop.world.append_request(1, &voucher_request(&voucher, body));
+        }
+        two.map(|thread| thread.join().unwrap())
+    });
+    going_on.join().unwrap();
+    shop.world.wait_settled(&[&voucher]);
+    let audit = shop.world.assert_audit();
+    let after = shop.world.in_redis(&voucher).unwrap();
+    println!("asked {rebuilds:?} times, {} sold", audit.vouchers[0].sold);
+    assert!(rebuilds.iter().all(|asked| *asked > 1) && after.epoch != before, "{rebuilds:?}");
+    assert!(audit.vouchers[0].sold <= units && (0..=units).contains(&after.stock), "{audit:#?}");
 }
