@@ -133,7 +133,7 @@ fn the_next_batch_is_not_committed_while_one_is_being_published() {
         let user = format!("user-{n}");
         world.append_request(0, &order_request(&voucher, world.order_id(&voucher, &user, None), &user, 1))
     });
-    let last = last.last().unwrap();
+    let last = last.max().unwrap();
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("orders.sent"), "1 hang").unwrap();
     let orders = world.launch_service("orders", "orders", &[("DOORBUSTER_ORDERS_BATCH_RECORDS", "10")]);
