@@ -53,7 +53,8 @@ pub fn breaches(state: &State) -> Vec<Breach> {
     found
 }
 
-fn of_voucher(voucher: &Voucher, live: i64, found: &mut Vec<Breach>) {
+/// Checks I1 and I3 on one voucher, of whose orders the live ones claim so many units.
+pub fn of_voucher(voucher: &Voucher, live: i64, found: &mut Vec<Breach>) {
     let (total, remaining) = (voucher.terms.total, voucher.remaining);
     if total != remaining.saturating_add(live) {
         found.push(Breach::Total { voucher: voucher.id.clone(), total, remaining, live });

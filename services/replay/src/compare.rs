@@ -11,6 +11,7 @@ use tokio_postgres::{Client, Row, types::ToSql};
 
 use crate::{
     ReplayError,
+    audit::log::Sum,
     verdict::{Findings, Kind},
 };
 
@@ -62,6 +63,38 @@ pub(crate) fn compare_vouchers(
     for id in rows.keys().filter(|id| !by_log.contains_key(*id)) {
         findings.differs(Kind::VoucherRow, format!("voucher {id} has a row, but the log has not opened it"));
     }
+}
+
+/// Compares what the rows of each voucher's orders add up to. Gives the number of rows, and the units of live orders that they count
+/// otherwise.
+pub(crate) async fn compare_sums(
+    client: &Client,
+    by_log: &HashMap<VoucherId, Sum>,
+    findings: &mut Findings,
+) -> Result<(u64, u64), ReplayError> {
+    let sql = "SELECT voucher_id, count(*), coalesce(sum(quantity) FILTER (WHERE status IN ('confirmed', 'paid')), 0)::bigint \
+               FROM orders GROUP BY voucher_id";
+    let (mut rows, mut drift, mut by_rows) = (0, 0, HashMap::new());
+    for row in client.query(sql, &[]).await? {
+        let sum = Sum { orders: row.try_get(1)?, live: row.try_get(2)? };
+        rows += sum.orders.unsigned_abs();
+        by_rows.insert(row.try_get::<_, String>(0)?, sum);
+    }
+    let mut compare = |voucher: &str, found: Sum, expected: Sum| {
+        if found != expected {
+            drift += found.live.abs_diff(expected.live);
+            let what = format!(
+                "voucher {voucher}: {} rows of orders, {} live units in them, by the log {} and {}",
+                found.orders, found.live, expected.orders, expected.live
+            );
+            findings.differs(Kind::OrderRows, what);
+        }
+    };
+    for (voucher, expected) in by_log {
+        compare(voucher.as_str(), by_rows.remove(voucher.as_str()).unwrap_or_default(), *expected);
+    }
+    by_rows.iter().for_each(|(voucher, found)| compare(voucher, *found, Sum::default()));
+    Ok((rows, drift))
 }
 
 /// The rows of `orders` on this connection, by id, as they come.

@@ -19,7 +19,7 @@ mod verify;
 mod walk;
 
 pub use answers::Answers;
-pub use audit::{Audit, AuditOptions, VoucherCut, audit};
+pub use audit::{Audit, AuditOptions, Auditor, VoucherCut, audit};
 pub use dead_letters::{Attempt, KnownSchemas, Letter, LetterFilter, Redriven, dead_letters, request_of};
 pub use error::ReplayError;
 pub use explain::{Answer, ExplainOptions, Explained, InRedis, Looked, Reserved, Step, explain};

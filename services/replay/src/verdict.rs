@@ -33,6 +33,8 @@ pub enum Kind {
     /// A lane's position is not one that the log could have led to.
     Position,
     VoucherRow,
+    /// A voucher's rows of orders add up to other numbers than its events.
+    OrderRows,
     OrderRowChanged,
     OrderRowMissing,
     OrderRowExtra,
@@ -79,7 +81,7 @@ pub enum Verdict {
 }
 
 /// Collects what a comparison finds.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     counts: BTreeMap<Kind, u64>,
     first: Vec<Difference>,

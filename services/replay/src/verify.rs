@@ -56,7 +56,7 @@ async fn look(
         log::told(&for_log, opened, &Cut { next_offset, redis_seqs: &HashMap::new(), patience: Duration::ZERO })
     })
     .await?;
-    let all = Told::join(parts, findings);
+    let all = Told::join(parts, true, findings);
     (verified.requests, verified.events, verified.unanswered) = (all.requests, all.events, all.undecided);
     verified.read = all.read;
     Ok(())

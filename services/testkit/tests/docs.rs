@@ -1,7 +1,7 @@
 //! The documents against the code: every setting and metric is listed, nothing is listed that is not there, and every link leads somewhere.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -64,6 +64,57 @@ fn every_metric_is_in_the_table() {
         }
     }
     assert!(found > 20, "only {found} metrics were found in the code");
+}
+
+/// The rules of `compose/alerts.yml`, each as its fields, those of its labels and annotations among them. Reads no more of YAML than the file
+/// keeps to (a `key: value` a line, two spaces a level, quotes where a value needs them) and fails on all else.
+fn alerts() -> Vec<BTreeMap<String, String>> {
+    let text = read("compose/alerts.yml");
+    let mut rules = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let item = line.trim_start_matches(' ');
+        let indent = line.len() - item.len();
+        let (key, value) = item.trim_start_matches("- ").split_once(':').unwrap_or_else(|| panic!("no key: {line}"));
+        let quoted = value.strip_prefix(" \"").and_then(|rest| rest.strip_suffix('"'));
+        let value = quoted.unwrap_or_else(|| value.trim_start_matches(' '));
+        let plain =
+            !value.contains(": ") && !value.contains(" #") && !value.starts_with(|c: char| "{[]}&*!|>'\"%@`-?,".contains(c));
+        assert!(quoted.map_or(plain, |inner| !inner.contains(['"', '\\'])), "needs other quotes: {line}");
+        match (indent, item.starts_with("- ")) {
+            (0, false) | (2, true) | (4, false) => {}
+            (6, true) => rules.push(BTreeMap::from([(key.to_owned(), value.to_owned())])),
+            (8 | 10, false) => drop(rules.last_mut().expect("a rule").insert(key.to_owned(), value.to_owned())),
+            _ => panic!("at no level of a rule: {line}"),
+        }
+    }
+    rules
+}
+
+#[test]
+fn every_alert_is_whole_and_about_metrics_that_are_in_the_table() {
+    let (mut prefix, mut documented) = (String::new(), BTreeSet::new());
+    for line in read("docs/METRICS.md").lines() {
+        if line.starts_with("## ") {
+            prefix = line.rsplit('`').nth(1).unwrap_or_default().trim_end_matches("...").to_owned();
+        } else if let Some(cell) = line.strip_prefix("| `") {
+            let names = cell.split('|').next().unwrap_or_default().split('`').step_by(2);
+            documented.extend(names.filter(|name| !name.trim().is_empty()).map(|name| format!("{prefix}{name}")));
+        }
+    }
+    let alerts = alerts();
+    assert!(alerts.len() > 3, "{alerts:?}");
+    for alert in &alerts {
+        for field in ["alert", "expr", "severity", "summary", "description"] {
+            assert!(alert.get(field).is_some_and(|value| !value.is_empty()), "{field} of {alert:?}");
+        }
+        let expr = &alert["expr"];
+        assert_eq!(expr.matches('(').count(), expr.matches(')').count(), "{expr}");
+        let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let metrics: Vec<_> = words.filter(|word| word.starts_with("doorbuster_")).collect();
+        assert!(!metrics.is_empty(), "{expr}");
+        let unknown: Vec<_> = metrics.iter().filter(|name| !documented.contains(**name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?} in compose/alerts.yml, not in docs/METRICS.md");
+    }
 }
 
 #[test]

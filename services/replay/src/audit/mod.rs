@@ -4,12 +4,18 @@
 //! Then the ends of `order-events`: what is published was committed in Postgres before, so a snapshot taken afterwards has it. Then
 //! the snapshot, which names how far each lane had come. Then the log, up to exactly there: each voucher passes on its way through
 //! the `voucher_seq` at which Redis was read, and is compared with Redis there; at the end everything is compared with the snapshot.
+//!
+//! A deep audit decides each request again and looks at every row and every entry of every hash. The other compares numbers: what the events
+//! of a voucher add up to, what its rows add up to, its hash in Redis. That needs no requests and no memory for orders, and can go on where it
+//! ended; two wrongs of one voucher that make up for each other are found by the deep one only.
 
 pub(crate) mod log;
 mod redis;
+mod sums;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    mem,
     ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
@@ -28,9 +34,11 @@ use tokio::runtime::Handle;
 use self::{
     log::{Cut, Told, told},
     redis::View,
+    sums::Sums,
 };
 use crate::{
-    ReplayError, Verdict, compare,
+    ReplayError, Verdict,
+    compare::{self, Snapshot},
     verdict::{Findings, Kind},
     walk::{PartitionRead, blocking, open_all, partitions, side_by_side, whole},
 };
@@ -49,11 +57,13 @@ const SWEEP_MARGIN: Duration = Duration::from_secs(5);
 pub struct AuditOptions {
     /// How long to wait for what is on its way: events that Postgres has already, vouchers being put back into Redis.
     pub patience: Duration,
+    /// Every request, row and entry of a hash; otherwise the numbers of each voucher.
+    pub deep: bool,
 }
 
 impl Default for AuditOptions {
     fn default() -> Self {
-        Self { patience: Duration::from_secs(10) }
+        Self { patience: Duration::from_secs(10), deep: true }
     }
 }
 
@@ -90,97 +100,149 @@ pub struct Audit {
     pub in_flight: u64,
     pub order_rows: u64,
     pub dead_letters: u64,
+    /// Units that Redis, or the rows of orders, count otherwise than the log, over all vouchers.
+    pub drift_units: u64,
     pub seconds: f64,
 }
 
-/// Compares everything. What cannot be asked or read gives [`Verdict::CannotTell`].
-pub async fn audit(connections: &Connections, codec: &Codec, options: AuditOptions) -> Audit {
-    let started = Instant::now();
-    let mut audit = Audit {
-        verdict: Verdict::Equal,
-        vouchers: Vec::new(),
-        partitions: 0,
-        read: Vec::new(),
-        requests: 0,
-        events: 0,
-        undecided: 0,
-        in_flight: 0,
-        order_rows: 0,
-        dead_letters: 0,
-        seconds: 0.0,
-    };
-    let mut findings = Findings::default();
-    if let Err(error) = look(connections, codec, options, &mut audit, &mut findings).await {
-        findings.doubt(error.to_string());
-    }
-    audit.verdict = findings.verdict();
-    audit.seconds = started.elapsed().as_secs_f64();
-    audit
+/// Audits again and again. What is not deep reads only what came since the last time, unless that failed, or Redis or Postgres were behind it.
+pub struct Auditor {
+    connections: Connections,
+    codec: Codec,
+    options: AuditOptions,
+    kept: Vec<Sums>,
 }
 
-async fn look(
-    connections: &Connections,
-    codec: &Codec,
-    options: AuditOptions,
-    audit: &mut Audit,
-    findings: &mut Findings,
-) -> Result<(), ReplayError> {
-    let runtime = Handle::current();
-    audit.partitions = partitions(connections).await?;
-    let store = Store::connect(&connections.redis).await?;
-    let client = infra::postgres::connect(connections).await?;
+/// One audit, from the beginning of the log. What cannot be asked or read gives [`Verdict::CannotTell`].
+pub async fn audit(connections: &Connections, codec: &Codec, options: AuditOptions) -> Audit {
+    Auditor::new(connections, codec, options).audit().await
+}
 
-    let in_redis = store.voucher_ids().await?;
-    let (views, damaged) = read_redis(&store, &client, findings).await?;
-    let (for_log, for_events) = (connections.clone(), codec.clone());
-    let opened = open_all(audit.partitions, move |p| log::open(&for_log, &for_events, &runtime, p)).await?;
-    let snapshot = compare::open(&client, &connections.topics.requests).await?;
-    let redis_seqs: Arc<HashMap<VoucherId, i64>> =
-        Arc::new(views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect());
-    let (for_log, positions, patience) = (connections.clone(), snapshot.positions.clone(), options.patience);
-    let parts = side_by_side(opened, move |opened| {
-        let next_offset = positions.get(&opened.events.partition).copied();
-        told(&for_log, opened, &Cut { next_offset, redis_seqs: &redis_seqs, patience })
-    })
-    .await?;
+impl Auditor {
+    pub fn new(connections: &Connections, codec: &Codec, options: AuditOptions) -> Self {
+        Self { connections: connections.clone(), codec: codec.clone(), options, kept: Vec::new() }
+    }
 
-    let undecided: HashMap<i32, i64> = (0..).zip(parts.iter().map(|part| part.undecided)).collect();
-    let Told { state, at_redis, read, unreadable, events, requests, undecided: waiting, .. } = Told::join(parts, findings);
-    (audit.read, audit.events, audit.requests, audit.undecided) = (read, events, requests, waiting);
-    audit.dead_letters = dead_letters(connections, &snapshot.positions, unreadable, findings).await?;
-    for (id, view) in &views {
-        redis::compare(id, view, at_redis.get(id), findings);
-        audit.in_flight += view.holders.as_ref().map_or(0, |h| h.in_flight as u64);
-        let at_rest = snapshot.vouchers.get(id).is_some_and(|row| row.seq == view.voucher.seq);
-        if at_rest && undecided.get(&view.voucher.partition) == Some(&0) {
-            stale(id, view, connections.delivery_timeout + SWEEP_MARGIN + options.patience, findings);
+    /// As [`audit`](fn@audit).
+    pub async fn audit(&mut self) -> Audit {
+        let started = Instant::now();
+        let mut audit = Audit {
+            verdict: Verdict::Equal,
+            vouchers: Vec::new(),
+            partitions: 0,
+            read: Vec::new(),
+            requests: 0,
+            events: 0,
+            undecided: 0,
+            in_flight: 0,
+            order_rows: 0,
+            dead_letters: 0,
+            drift_units: 0,
+            seconds: 0.0,
+        };
+        let mut findings = Findings::default();
+        if let Err(error) = self.look(&mut audit, &mut findings).await {
+            findings.doubt(error.to_string());
         }
+        audit.verdict = findings.verdict();
+        audit.seconds = started.elapsed().as_secs_f64();
+        audit
     }
-    for id in in_redis.iter().filter(|id| !state.vouchers.contains_key(*id)) {
-        findings.differs(Kind::RedisUnknown, format!("voucher {id} is in Redis, but the log has not opened it"));
+
+    async fn look(&mut self, audit: &mut Audit, findings: &mut Findings) -> Result<(), ReplayError> {
+        let (connections, options) = (self.connections.clone(), self.options);
+        audit.partitions = partitions(&connections).await?;
+        let store = Store::connect(&connections.redis).await?;
+        let client = infra::postgres::connect(&connections).await?;
+
+        let in_redis = store.voucher_ids().await?;
+        let (views, damaged) = read_redis(&store, &client, options.deep, findings).await?;
+        let redis_seqs = Arc::new(views.iter().map(|(id, view)| (id.clone(), view.voucher.seq)).collect());
+        let (snapshot, parts) = self.read_log(audit.partitions, &client, redis_seqs).await?;
+
+        let undecided: HashMap<i32, i64> = (0..).zip(parts.iter().map(|part| part.undecided)).collect();
+        let told = Told::join(parts, options.deep, findings);
+        let Told { state, sums, at_redis, read, unreadable, events, requests, undecided: waiting, .. } = told;
+        (audit.read, audit.events, audit.requests, audit.undecided) = (read, events, requests, waiting);
+        audit.dead_letters = dead_letters(&connections, &snapshot.positions, unreadable, findings).await?;
+        for (id, view) in &views {
+            audit.drift_units += redis::compare(id, view, at_redis.get(id), options.deep, findings);
+            audit.in_flight += view.holders.as_ref().map_or(0, |h| h.in_flight as u64);
+            let at_rest = snapshot.vouchers.get(id).is_some_and(|row| row.seq == view.voucher.seq);
+            if at_rest && undecided.get(&view.voucher.partition) == Some(&0) {
+                stale(id, view, connections.delivery_timeout + SWEEP_MARGIN + options.patience, findings);
+            }
+        }
+        for id in in_redis.iter().filter(|id| !state.vouchers.contains_key(*id)) {
+            findings.differs(Kind::RedisUnknown, format!("voucher {id} is in Redis, but the log has not opened it"));
+        }
+        let gone = snapshot.vouchers.values().filter(|v| !views.contains_key(&v.id) && !damaged.contains(&v.id));
+        missing_in_redis(&store, gone, options.patience, findings).await?;
+        audit.vouchers = cut_of(&state, &views);
+        compare::compare_vouchers(&snapshot.vouchers, &state.vouchers, findings);
+        let (rows, drift) = compare::compare_sums(&client, &sums, findings).await?;
+        (audit.order_rows, audit.drift_units) = (rows, audit.drift_units + drift);
+        if options.deep {
+            let mut by_log: Vec<_> = state.orders.into_values().collect();
+            by_log.sort_unstable_by_key(|order| order.id);
+            let by_log = futures::stream::iter(by_log.into_iter().map(Ok));
+            compare::compare_orders(compare::orders(&client).await?, by_log, findings, |_| ()).await?;
+        }
+        Ok(())
     }
-    let gone = snapshot.vouchers.values().filter(|v| !views.contains_key(&v.id) && !damaged.contains(&v.id));
-    missing_in_redis(&store, gone, options.patience, findings).await?;
-    audit.vouchers = cut_of(&state, &views);
-    compare::compare_vouchers(&snapshot.vouchers, &state.vouchers, findings);
-    let mut by_log: Vec<_> = state.orders.into_values().collect();
-    by_log.sort_unstable_by_key(|order| order.id);
-    let by_log = futures::stream::iter(by_log.into_iter().map(Ok));
-    audit.order_rows = compare::compare_orders(compare::orders(&client).await?, by_log, findings, |_| ()).await?;
-    Ok(())
+
+    /// Opens a snapshot of Postgres on `client`, and reads each partition of the log to where it says that the lane was.
+    async fn read_log(
+        &mut self,
+        count: i32,
+        client: &tokio_postgres::Client,
+        redis_seqs: Arc<HashMap<VoucherId, i64>>,
+    ) -> Result<(Snapshot, Vec<Told>), ReplayError> {
+        let (connections, codec, runtime) = (self.connections.clone(), self.codec.clone(), Handle::current());
+        let (requests, patience) = (connections.topics.requests.clone(), self.options.patience);
+        let cut = |positions: &HashMap<i32, i64>, partition: i32| positions.get(&partition).copied();
+        if self.options.deep {
+            let for_log = connections.clone();
+            let opened = open_all(count, move |p| log::open(&for_log, &codec, &runtime, p)).await?;
+            let snapshot = compare::open(client, &requests).await?;
+            let positions = snapshot.positions.clone();
+            let parts = side_by_side(opened, move |opened| {
+                let next_offset = cut(&positions, opened.events.partition);
+                told(&connections, opened, &Cut { next_offset, redis_seqs: &redis_seqs, patience })
+            });
+            return Ok((snapshot, parts.await?));
+        }
+        // Kept again only when all went well.
+        let kept = mem::take(&mut self.kept);
+        let opened = if kept.len() == usize::try_from(count).unwrap_or(0) {
+            side_by_side(kept, Sums::look).await?
+        } else {
+            open_all(count, move |p| Sums::open(&connections, &codec, &runtime, p)).await?
+        };
+        let snapshot = compare::open(client, &requests).await?;
+        let positions = snapshot.positions.clone();
+        let read = side_by_side(opened, move |sums| {
+            let next_offset = cut(&positions, sums.partition());
+            sums.read_on(&Cut { next_offset, redis_seqs: &redis_seqs, patience })
+        });
+        let (kept, parts) = read.await?.into_iter().unzip();
+        self.kept = kept;
+        Ok((snapshot, parts))
+    }
 }
 
 /// Reads in Redis the vouchers that Postgres knows now. Second: those that cannot be read.
 async fn read_redis(
     store: &Store,
     client: &tokio_postgres::Client,
+    deep: bool,
     findings: &mut Findings,
 ) -> Result<(HashMap<VoucherId, View>, HashSet<VoucherId>), ReplayError> {
     let (mut views, mut damaged) = (HashMap::new(), HashSet::new());
     for row in client.query("SELECT voucher_id FROM vouchers", &[]).await? {
         // A row whose id makes no sense is found, and named, when the snapshot is read.
         let Ok(id) = VoucherId::parse(row.try_get(0)?) else { continue };
-        match redis::view(store, &id).await {
+        match redis::view(store, &id, deep).await {
             Ok(Some(view)) => drop(views.insert(id, view)),
             Ok(None) => {}
             Err(ReplayError::Store(error @ StoreError::Damaged { .. })) => {

@@ -6,8 +6,8 @@ use domain::{Event, EventBody, Order, OrderId, OrderStatus, State, UserId, Vouch
 
 use crate::{
     ReplayError,
-    audit::log::seq_before,
-    verdict::{Findings, Kind},
+    audit::log::{in_turn, seq_before},
+    verdict::Findings,
     walk::EventWalk,
 };
 
@@ -38,7 +38,7 @@ pub(super) struct Partition {
 impl Partition {
     /// Begins at event `begin`, which answers request `next_request`.
     pub(super) fn new(events: EventWalk, (begin, next_request): (i64, i64), end: i64, chunk: usize) -> Self {
-        let fold = Fold { partition: events.partition, next_request, ..Fold::default() };
+        let fold = Fold { next_request, ..Fold::default() };
         Self { events, begin, end, from: begin, chunk, fold }
     }
 
@@ -82,7 +82,6 @@ impl Partition {
 /// What the events of a partition fold into.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
-    partition: i32,
     /// All vouchers, and the orders of the present chunk.
     pub(super) state: State,
     /// Those of `state.orders` that earlier chunks have.
@@ -96,17 +95,7 @@ pub(super) struct Fold {
 impl Fold {
     fn take(&mut self, event: &Event, offset: i64) {
         self.events += 1;
-        let (partition, answers, next) = (self.partition, event.request_offset, self.next_request);
-        if answers > next {
-            let what = format!(
-                "partition {partition}: requests {next}..{answers} have no event before event {offset}, which answers {answers}"
-            );
-            self.findings.differs(Kind::RequestUnanswered, what);
-        } else if answers < next {
-            let what = format!("partition {partition}: event {offset} answers request {answers} again, or too late");
-            self.findings.differs(Kind::EventRepeated, what);
-        }
-        self.next_request = next.max(answers.saturating_add(1));
+        in_turn(&mut self.next_request, event, offset, &mut self.findings);
         let Some(voucher) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else { return };
         let before = seq_before(&self.state, voucher, event, offset, &mut self.findings);
         if event.voucher_seq <= before {

@@ -34,7 +34,7 @@ use self::{
 };
 use crate::{
     ReplayError, Verdict,
-    audit::log::merge,
+    audit::log::{merge, not_in_log},
     compare, snapshot,
     verdict::{Findings, Kind},
     walk::{EventWalk, PartitionRead, blocking, open_all, partitions},
@@ -337,9 +337,7 @@ impl Build<'_> {
                 partition = read(opened, end, position, |_| (), self.shadow.adder()).await?;
                 let missing = partition.fold.next_request;
                 if missing < position && started.elapsed() > patience {
-                    late = Some(ReplayError::NotNow(format!(
-                        "partition {number}: request {missing} is decided in Postgres, but its event is not in the log: is the orders service running?"
-                    )));
+                    late = Some(ReplayError::NotNow(not_in_log(number, missing)));
                 } else if missing < position {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }

@@ -254,11 +254,11 @@ pub(crate) fn delete_events(world: &World, partition: i32, before: i64) {
 }
 
 fn assert_found(shop: &Shop, planted: &str, named: &str, expected: &[(Kind, u64)]) {
-    let audit = shop.world.audit_with(replay::AuditOptions { patience: Duration::from_millis(500) });
+    let audit = shop.world.audit_with(replay::AuditOptions { patience: Duration::from_millis(500), deep: true });
     let found = kinds(&audit.verdict);
     assert!(expected.iter().all(|kind| found.contains(kind)), "{planted}: {:#?}", audit.verdict);
     assert!(format!("{:?}", audit.verdict).contains(named), "{planted}: {:#?}", audit.verdict);
-    let (code, text) = doorbuster(&shop.world, &["audit", "--json", "--patience", "500ms"]);
+    let (code, text) = doorbuster(&shop.world, &["audit", "--deep", "--json", "--patience", "500ms"]);
     assert!(code == 1 && text.contains("\"verdict\": \"different\""), "{planted}: {code} {text}");
 }
 
@@ -271,7 +271,7 @@ pub(crate) fn on_database<T>(
 }
 
 /// One command in Redis' inline form.
-fn redis(world: &World, command: &str) {
+pub(crate) fn redis(world: &World, command: &str) {
     let mut stream = TcpStream::connect(world.connections().redis.trim_start_matches("redis://")).unwrap();
     stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
     let mut answer = [0; 1];

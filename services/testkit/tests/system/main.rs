@@ -1,6 +1,7 @@
 //! The whole system: real binaries on real servers, looked at from outside. One test at a time, since each wants the machine.
 
 mod audit_finds;
+mod audit_watch;
 mod backup;
 mod crash_points;
 mod crashes;

@@ -1,36 +1,70 @@
 //! `audit`: proves that no unit was lost or sold twice, over Redis, the log and Postgres.
 
-use std::time::Duration;
+mod metrics;
+mod watch;
+
+use std::{net::SocketAddr, time::Duration};
 
 use replay::{Audit, AuditOptions, PartitionRead, Verdict};
 
 use crate::{DIFFERENT, OK, UNKNOWN, connect, output, time};
 
 const EXAMPLES: &str = "\
-The log is folded from its beginning and compared with every row of Postgres at the very offsets the lanes had reached, and with
-every number of Redis at the voucher_seq it had reached. May be run while a sale goes on: what is on its way is counted, not blamed.
+The events are read from the beginning of the log and added up for each voucher, and compared with its row, the sums of its orders and its
+numbers in Redis, each at the very point of the log where it stands; and every request must have one event, every unreadable one its dead letter.
+--deep decides every request again and compares every row of orders and every entry of Redis' hashes: slower, with every order in memory. May be
+run while a sale goes on: what is on its way is counted, not blamed.
 
-Exit code: 0 equal; 1 different; 2 could not tell.
+--watch goes on until SIGTERM or Ctrl-C, a line a round, and the differences whenever they are others than before. After the first round it reads only what came
+since (with --deep: everything). --listen offers /metrics: docs/METRICS.md; compose/alerts.yml has rules for Prometheus.
+
+Exit code: 0 equal; 1 different; 2 could not tell. With --watch that of the last round.
 
 Examples:
   doorbuster audit
-  doorbuster audit --json";
+  doorbuster audit --deep --json
+  doorbuster audit --watch --every 10s --listen 0.0.0.0:9104";
+
+/// Shorter rounds would only be load on the stores.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Prove that no unit was lost or sold twice
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// Also decide every request again, and compare every row and every entry of a hash
+    #[arg(long)]
+    deep: bool,
     /// How long to wait for what is on its way
     #[arg(long, default_value = "10s", value_parser = time::parse_duration)]
     patience: Duration,
+    /// Again and again, until told to stop
+    #[arg(long)]
+    watch: bool,
+    /// From the beginning of one round to that of the next
+    #[arg(long, default_value = "30s", requires = "watch", value_parser = pause)]
+    every: Duration,
+    /// Where to offer health and metrics
+    #[arg(long, requires = "watch", value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// As JSON; with --watch a line a round
     #[arg(long)]
     json: bool,
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    let pause = time::parse_duration(text)?;
+    if pause < SHORTEST { Err(format!("at least {SHORTEST:?}")) } else { Ok(pause) }
 }
 
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
     let connections = connect::connections()?;
     let codec = connect::codec(&connections).await?;
-    let audit = replay::audit(&connections, &codec, AuditOptions { patience: args.patience }).await;
+    let options = AuditOptions { patience: args.patience, deep: args.deep };
+    if args.watch {
+        return watch::watch(&args, replay::Auditor::new(&connections, &codec, options)).await;
+    }
+    let audit = replay::audit(&connections, &codec, options).await;
     if args.json {
         output::json(&audit)?
     } else {

@@ -1,0 +1,110 @@
+//! One partition's events folded into the numbers of its vouchers, and nothing else: what is kept from audit to audit is small however long
+//! the log is, so the next one reads on where the last one ended.
+
+use std::{ops::ControlFlow, thread, time::Instant};
+
+use domain::{Event, VoucherId};
+use events::Codec;
+use infra::{config::Connections, kafka::PartitionReader};
+use tokio::runtime::Handle;
+
+use super::log::{Cut, LOOK_EVERY, Told, behind, beyond_end, in_turn, not_in_log};
+use crate::{
+    ReplayError,
+    verdict::{Findings, Kind},
+    walk::{EventWalk, PartitionRead, whole},
+};
+
+/// A partition, folded up to an event.
+pub(super) struct Sums {
+    events: EventWalk,
+    requests: PartitionReader,
+    topic: String,
+    /// Where the events ended before the snapshot of Postgres: what is below was committed there first.
+    published: i64,
+    /// The event to go on with.
+    from: i64,
+    /// The request that it must answer.
+    next_request: i64,
+    told: Told,
+}
+
+impl Sums {
+    /// Opens a partition of which nothing is folded. Blocks.
+    pub(super) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Self, ReplayError> {
+        let topic = connections.topics.requests.clone();
+        let requests = PartitionReader::open(connections, &topic, partition)?;
+        let events = EventWalk::open(connections, codec, runtime, partition)?;
+        Self { events, requests, topic, published: 0, from: 0, next_request: 0, told: Told::default() }.look()
+    }
+
+    pub(super) fn partition(&self) -> i32 {
+        self.events.partition
+    }
+
+    /// Looks where the events end now. Blocks.
+    pub(super) fn look(mut self) -> Result<Self, ReplayError> {
+        self.published = self.events.whole()?.stable;
+        Ok(self)
+    }
+
+    /// Reads on to the cut, or from the beginning where Postgres or Redis stands before what is folded. Blocks.
+    pub(super) fn read_on(mut self, cut: &Cut<'_>) -> Result<(Self, Told), ReplayError> {
+        let (partition, position) = (self.events.partition, cut.next_offset.unwrap_or(0));
+        let is_ahead = |(id, told): (&VoucherId, i64)| cut.redis_seqs.get(id).is_some_and(|seq| *seq < told);
+        if position < self.next_request || self.told.state.vouchers.iter().map(|(id, v)| (id, v.seq)).any(is_ahead) {
+            (self.from, self.next_request, self.told) = (0, 0, Told::default());
+        }
+        let mut findings = Findings::default();
+        let ends = whole(&self.requests, &self.topic, partition)?;
+        if position > ends.high {
+            findings.differs(Kind::Position, beyond_end(partition, position, ends.high, &self.topic));
+        }
+        let started = Instant::now();
+        let mut end = self.published;
+        let beyond = loop {
+            let beyond = self.fold(end, cut, position)?;
+            if beyond.is_some() || self.next_request >= position.min(ends.stable) {
+                break beyond;
+            }
+            if started.elapsed() > cut.patience {
+                findings.doubt(not_in_log(partition, self.next_request));
+                break None;
+            }
+            thread::sleep(LOOK_EVERY);
+            end = self.events.whole()?.stable;
+        };
+        if let Some((offset, answers)) = beyond.filter(|(offset, _)| *offset < self.published) {
+            findings.differs(Kind::PostgresBehind, behind(partition, offset, answers, position));
+        }
+        let mut told = self.told.clone();
+        told.finish(cut);
+        told.findings.add(findings);
+        let (end, events, next_request) = (self.published, told.events, self.next_request);
+        told.read = vec![PartitionRead { partition, begin: 0, end, events, next_request }];
+        (told.requests, told.undecided) = (self.next_request.unsigned_abs(), (ends.high - position).max(0));
+        self.told.at_redis.clear();
+        Ok((self, told))
+    }
+
+    /// Folds the events below `to`; gives the first one that belongs behind the cut, and the request that it answers.
+    fn fold(&mut self, to: i64, cut: &Cut<'_>, position: i64) -> Result<Option<(i64, i64)>, ReplayError> {
+        let Self { events, from, next_request, told, .. } = self;
+        let mut beyond = None;
+        events.events(*from, to, |event: Event, offset| {
+            if event.request_offset >= position {
+                beyond = Some((offset, event.request_offset));
+                return ControlFlow::Break(());
+            }
+            told.events += 1;
+            in_turn(next_request, &event, offset, &mut told.findings);
+            told.evolve(cut, &event, offset);
+            told.state.orders.clear();
+            told.state.held.clear();
+            told.state.payments.clear();
+            ControlFlow::Continue(())
+        })?;
+        *from = beyond.map_or(to, |(offset, _)| offset).max(*from);
+        Ok(beyond)
+    }
+}
