@@ -176,6 +176,15 @@ impl fmt::Debug for Connections {
 
 impl Connections {
     pub fn from_env(env: &Env) -> Result<Self, ConfigError> {
+        Ok(Self {
+            redis: env.required("DOORBUSTER_REDIS", "the address of Redis, as redis://host:port")?,
+            postgres: env.required("DOORBUSTER_POSTGRES", "the address of Postgres, as postgresql://user@host:port/database")?,
+            ..Self::of_log(env)?
+        })
+    }
+
+    /// For who reads the log and nothing else: the addresses of Redis and Postgres are left empty.
+    pub fn of_log(env: &Env) -> Result<Self, ConfigError> {
         let topic_prefix = env.get("DOORBUSTER_TOPIC_PREFIX").unwrap_or("");
         if topic_prefix.len() > MAX_TOPIC_PREFIX
             || !topic_prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
@@ -191,8 +200,8 @@ impl Connections {
         Ok(Self {
             kafka: env.required("DOORBUSTER_KAFKA", "the bootstrap servers of Kafka, as host:port,host:port")?,
             kafka_security: KafkaSecurity::from_env(env)?,
-            redis: env.required("DOORBUSTER_REDIS", "the address of Redis, as redis://host:port")?,
-            postgres: env.required("DOORBUSTER_POSTGRES", "the address of Postgres, as postgresql://user@host:port/database")?,
+            redis: String::new(),
+            postgres: String::new(),
             registry: env.required("DOORBUSTER_REGISTRY", "the base address of the schema registry's REST API")?,
             topics: Topics::new(topic_prefix),
             prefix: env.get("DOORBUSTER_PREFIX").unwrap_or("doorbuster").to_owned(),

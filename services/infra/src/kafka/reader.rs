@@ -71,6 +71,11 @@ impl PartitionReader {
         Ok(Ends { start, stable, high })
     }
 
+    /// Where the partition begins, and its last stable offset, now: half the questions of [`ends`](Self::ends).
+    pub fn stable(&self) -> Result<(i64, i64), LogError> {
+        self.watermarks(&self.committed)
+    }
+
     /// The first offset whose record was appended at or after `at`; `None`: there is none yet.
     pub fn offset_at(&self, at: Timestamp) -> Result<Option<i64>, LogError> {
         offset_at(&self.committed, &self.topic, self.partition, at)
