@@ -74,6 +74,8 @@ pub(crate) struct Told {
     pub(crate) at_redis: HashMap<VoucherId, AtRedis>,
     pub(crate) events: u64,
     pub(crate) requests: u64,
+    /// Events that Postgres has already did not come in time: its rows are of a later moment.
+    pub(crate) is_late: bool,
     /// Requests appended but not decided at the cut.
     pub(crate) undecided: i64,
     /// How each partition was read.
@@ -196,6 +198,7 @@ impl Told {
             all.events += part.events;
             all.undecided += part.undecided;
             all.read.extend(part.read);
+            all.is_late |= part.is_late;
             all.elsewhere.extend(part.elsewhere);
             merge(&mut all.state, part.state, findings);
             all.sums.extend(part.sums);
@@ -235,6 +238,7 @@ impl Told {
             let Some(missing) = requests.offset() else { break };
             if started.elapsed() > cut.patience {
                 self.findings.doubt(not_in_log(partition, missing));
+                self.is_late = true;
                 break;
             }
             thread::sleep(LOOK_EVERY);

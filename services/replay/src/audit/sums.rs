@@ -55,7 +55,7 @@ impl Sums {
         if position < self.next_request || self.told.state.vouchers.iter().map(|(id, v)| (id, v.seq)).any(is_ahead) {
             (self.from, self.next_request, self.told) = (0, 0, Told::default());
         }
-        let mut findings = Findings::default();
+        let (mut findings, mut is_late) = (Findings::default(), false);
         let ends = whole(&self.requests, &self.topic, partition)?;
         if position > ends.high {
             findings.differs(Kind::Position, beyond_end(partition, position, ends.high, &self.topic));
@@ -69,6 +69,7 @@ impl Sums {
             }
             if started.elapsed() > cut.patience {
                 findings.doubt(not_in_log(partition, self.next_request));
+                is_late = true;
                 break None;
             }
             thread::sleep(LOOK_EVERY);
@@ -83,6 +84,7 @@ impl Sums {
         let (end, events, next_request) = (self.published, told.events, self.next_request);
         told.read = vec![PartitionRead { partition, begin: 0, end, events, next_request }];
         (told.requests, told.undecided) = (self.next_request.unsigned_abs(), (ends.high - position).max(0));
+        told.is_late = is_late;
         self.told.at_redis.clear();
         Ok((self, told))
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use replay::{AuditOptions, Auditor, Kind, Verdict};
-use testkit::{Service, block_on, buyers, doorbuster, plan, sale, wait_until};
+use testkit::{Service, block_on, buyers, doorbuster, order_request, plan, sale, wait_until};
 
 use crate::{
     Shop,
@@ -12,6 +12,9 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The difference that it makes, how, how it is undone, and the units of drift.
+type Plant<'a> = (&'static str, &'a dyn Fn(), &'a dyn Fn(), f64);
 
 /// A metric of the watch by its name and labels; `None`: it is not there.
 fn metric(watch: &Service, name: &str) -> Option<f64> {
@@ -53,6 +56,16 @@ fn a_watch_shows_a_difference_for_as_long_as_it_is_there() {
     sql(RESTORE);
     assert_eq!(audit().verdict, Verdict::Equal);
 
+    // Decided in Postgres, and not published: no difference, and no verdict.
+    let late = world.order_id(&vouchers[0], "late", None);
+    world.append_request(1, &order_request(&vouchers[0], late, "late", 1));
+    sql("UPDATE lane_positions SET next_offset = next_offset + 1 WHERE partition = 1; DELETE FROM orders");
+    for deep in [false, true] {
+        let audit = world.audit_with(AuditOptions { patience: Duration::from_millis(200), deep });
+        assert!(matches!(audit.verdict, Verdict::CannotTell { .. }), "{audit:#?}");
+    }
+    sql(RESTORE);
+
     let watch = world.launch_service_with("audit", "watch", &[], |program| {
         let args = ["audit", "--watch", "--every", "100ms", "--patience", "500ms", "--listen", "127.0.0.1:0"];
         program.args = args.map(str::to_owned).to_vec();
@@ -71,7 +84,7 @@ fn a_watch_shows_a_difference_for_as_long_as_it_is_there() {
         |n: i64| sql(&format!("UPDATE orders SET quantity = {n} WHERE order_id = (SELECT min(order_id::text) FROM o)::uuid"));
     let title = |title: &str| sql(&format!("UPDATE vouchers SET title = {title} WHERE voucher_id = '{}'", vouchers[0]));
     let stock = |by: i64| redis(world, &format!("HINCRBY {hash} stock {by}"));
-    let plants: [(&str, &dyn Fn(), &dyn Fn(), f64); 3] = [
+    let plants: [Plant<'_>; 3] = [
         ("order_rows", &|| quantity(3), &|| quantity(1), 2.0),
         ("voucher_row", &|| title("'x'"), &|| title("(SELECT min(title) FROM v)"), 0.0),
         ("redis_voucher", &|| stock(1), &|| stock(-1), 1.0),
