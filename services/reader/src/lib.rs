@@ -237,7 +237,8 @@ pub enum ReaderError {
         "partition {partition} of {topic}: position {position} is beyond the log's end {end}; are these the topics that the positions are of?"
     )]
     BeyondEnd { topic: String, partition: i32, position: i64, end: i64 },
-    #[error("{topic} has partitions 0 to {last}, not {partition}")]
+    /// Asked for, or named by a position.
+    #[error("{topic} has partitions 0 to {last}, not {partition}; are these the topics that the positions are of?")]
     NoPartition { topic: String, partition: i32, last: i32 },
     #[error("the projection failed: {0}")]
     Projection(BoxError),

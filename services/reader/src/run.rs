@@ -110,17 +110,19 @@ struct Runner<'a, P> {
 }
 
 impl<P: Projection> Runner<'_, P> {
-    /// The partitions to read that there are now.
+    /// The partitions to read that there are now. Whoever names one that is not there speaks of another log.
     async fn chosen(&self) -> Result<BTreeSet<i32>, ReaderError> {
         let connections = self.log.connections.clone();
+        let topic = connections.topics.events.clone();
         let count = blocking(move || Ok(partition_count(&connections, &connections.topics.events)?)).await?;
-        let Some(chosen) = &self.options.partitions else { return Ok((0..count).collect()) };
-        match chosen.iter().find(|partition| !(0..count).contains(*partition)) {
-            Some(partition) => {
-                let topic = self.log.connections.topics.events.clone();
-                Err(ReaderError::NoPartition { topic, partition: *partition, last: count - 1 })
-            }
-            None => Ok(chosen.iter().copied().collect()),
+        let mut named: BTreeSet<i32> = self.stored.keys().copied().collect();
+        if let Start::Offsets(offsets) = &self.options.start {
+            named.extend(offsets.keys());
+        }
+        named.extend(self.options.partitions.iter().flatten());
+        match named.into_iter().find(|partition| !(0..count).contains(partition)) {
+            Some(partition) => Err(ReaderError::NoPartition { topic, partition, last: count - 1 }),
+            None => Ok(self.options.partitions.as_ref().map_or((0..count).collect(), |some| some.iter().copied().collect())),
         }
     }
 

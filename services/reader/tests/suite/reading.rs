@@ -225,9 +225,11 @@ fn deleted_history_and_positions_of_another_log_are_errors_that_name_them() {
     };
     let error = refused(Start::Offsets(Positions::from([(0, 9)])));
     assert!(matches!(&error, ReaderError::BeyondEnd { partition: 0, position: 9, end: 5, .. }), "{error}");
-    let one = Options { partitions: Some(vec![7]), ..Options::default() };
-    let error = read(&world, &Given::default(), one, |_| false).unwrap_err();
-    assert!(error.to_string().contains("partitions 0 to 2, not 7"), "{error}");
+    let named = [Options { partitions: Some(vec![7]), ..Options::default() }, options(Start::Offsets(Positions::from([(7, 0)])))];
+    for options in named {
+        let error = read(&world, &Given::default(), options, |_| false).unwrap_err();
+        assert!(error.to_string().contains("partitions 0 to 2, not 7"), "{error}");
+    }
 
     let admin: AdminClient<DefaultClientContext> = infra::kafka::client_config(world.connections()).create().unwrap();
     let mut deleted = TopicPartitionList::new();
