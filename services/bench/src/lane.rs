@@ -21,8 +21,8 @@ use crate::{
     site::{self, Site},
 };
 
-pub(crate) const FIGURES: [&str; 7] =
-    ["drained", "settled", "drained_million", "memory_orders", "memory_compensation", "redis_a_buyer", "rebuild"];
+pub(crate) const FIGURES: [&str; 8] =
+    ["drained", "settled", "drained_million", "memory_orders", "memory_compensation", "redis_a_buyer", "rebuild", "explain"];
 pub(crate) const TWO_PARTITIONS: [&str; 1] = ["drained_two"];
 
 /// Requests a lane decides in one transaction, and events settled in one pipeline: the services' defaults.
@@ -141,10 +141,11 @@ impl Lanes {
 
 /// Measures all of [`FIGURES`].
 pub(crate) fn measure(site: &Site) -> Result<Vec<Figure>> {
-    let mut small = Rounds::default();
+    let (mut small, mut explain) = (Rounds::default(), Rounds::default());
     for _ in 0..site.scale.rounds.min(3) {
         let mut lanes = Lanes::start(site, 1)?;
         lanes.drain(site.scale.count(SMALL_TABLE))?;
+        explain.push(replay::explain(&lanes.world, &lanes.vouchers[0])?);
         small.push(lanes.drain(site.scale.count(SHORT_BACKLOG))?);
     }
     site.say(&format!("drained with {} orders in the table: {}", site.scale.count(SMALL_TABLE), small.spread()));
@@ -154,8 +155,13 @@ pub(crate) fn measure(site: &Site) -> Result<Vec<Figure>> {
     let (drained, drain_ceiling, memory_orders, memory_rebuild) = drain(site, &mut lanes)?;
     let settled = settle(site, &lanes)?;
     let settle_ceiling = in_turn(&[settled.consume, settled.pipelines]);
-    let operators = (memory_rebuild, drained.median(), settled.pipelines);
-    let replayed = replay::measure(site, &lanes.world, &lanes.vouchers[0], operators)?;
+    let ceilings = replay::Ceilings {
+        memory: memory_rebuild,
+        drained: drained.median(),
+        pipelines: settled.pipelines,
+        explain: explain.median(),
+    };
+    let replayed = replay::measure(site, &lanes.world, &lanes.vouchers[0], &ceilings)?;
     let mut million = Rounds::default();
     for _ in 0..site.scale.rounds.min(3) {
         million.push(lanes.drain(site.scale.count(SHORT_BACKLOG))?);
