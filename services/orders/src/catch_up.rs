@@ -35,10 +35,12 @@ pub async fn catch_up(connections: &Connections, codec: &Codec, apply: bool) -> 
         let topics = &connections.topics;
         let (mut hands, mut found) = (Vec::new(), Vec::new());
         for partition in 0..partition_count(&connections, &topics.requests)? {
-            let next_offset = runtime.block_on(postgres::next_offset(&pool, &topics.requests, partition))?.unwrap_or(0);
             let log = PartitionReader::open(&connections, &topics.events, partition)?;
             let mut hand = Hand { connections: &connections, codec: &codec, runtime: &runtime, partition, log };
-            found.push(hand.look(next_offset)?);
+            // Before Postgres: what a lane has published was committed there, so what is missing then is lost.
+            let answered = hand.answered()?;
+            let next_offset = runtime.block_on(postgres::next_offset(&pool, &topics.requests, partition))?.unwrap_or(0);
+            found.push(hand.look(answered, next_offset)?);
             hands.push(hand);
         }
         for (hand, behind) in hands.iter_mut().zip(&found).filter(|(_, behind)| apply && behind.answered > behind.next_offset) {
@@ -58,13 +60,18 @@ struct Hand<'a> {
 }
 
 impl Hand<'_> {
+    fn answered(&mut self) -> Result<i64, LaneError> {
+        let Self { codec, runtime, log, .. } = self;
+        let ends = log.ends()?;
+        fold::answered(log, ends, &|record: &Record| event_of(codec, runtime, record))
+    }
+
     /// Fails also where the first missing event cannot be had.
-    fn look(&mut self, next_offset: i64) -> Result<Behind, LaneError> {
+    fn look(&mut self, answered: i64, next_offset: i64) -> Result<Behind, LaneError> {
         let Self { codec, runtime, partition, log, .. } = self;
         let read = |record: &Record| event_of(codec, runtime, record);
-        let ends = log.ends()?;
-        let answered = fold::answered(log, ends, &read)?;
         if answered > next_offset {
+            let ends = log.ends()?;
             let from = fold::find_answer(log, ends, next_offset, &read)?;
             fold::events_from(log, ends, from, (next_offset, answered), 1, &read)?;
         }

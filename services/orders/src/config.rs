@@ -21,7 +21,7 @@ pub struct OrdersConfig {
     /// `DOORBUSTER_ORDERS_QUEUE_BATCHES` (default 4 batches): handed to a lane and not begun, before its partition is paused. High: memory, and
     /// more thrown away when a partition moves; low: fetching again after each pause.
     pub queue_batches: usize,
-    /// `DOORBUSTER_ORDERS_REVOKE_MS` (default 2000 ms): how long a lane may take to finish its batch when its partition moves. High: the whole
+    /// `DOORBUSTER_ORDERS_REVOKE_MS` (default 2000 ms): how long a lane may take to finish what it has begun when its partition moves. High: the whole
     /// group's rebalance waits for it; low: the batch is published by the next owner's recovery.
     pub revoke_deadline: Duration,
     /// `DOORBUSTER_ORDERS_SHUTDOWN_MS` (default 10000 ms): how long shutdown may take. Low: as for revoke; high: deploys are slow where Kafka is away.

@@ -1,8 +1,8 @@
 //! One lane: the worker of one partition, on a thread of its own, with its own transactional producer and its own database connection.
 //!
 //! Take a batch; decide it in one Postgres transaction, which also stores the records to send; publish those in one Kafka transaction with
-//! the group's offset, while the next batch, where it waits already, is decided up to its COMMIT. A crash in between loses nothing: the records are in the position row, and whoever owns the partition next publishes
-//! what the log does not have yet ([`crate::recover`]). A frozen lane that wakes up is refused three times over: by the position, by its
+//! the group's offset, while the next batch, where it waits already, is decided up to its COMMIT. A crash in between loses nothing: the
+//! records are in the position row, and whoever owns the partition next publishes what the log does not have yet ([`crate::recover`]). A frozen lane that wakes up is refused three times over: by the position, by its
 //! transactional id and by the group's generation.
 
 use std::{
@@ -36,6 +36,9 @@ use crate::{
 const STABLE_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at whether they are there.
 const STABLE_POLL: Duration = Duration::from_millis(1);
+/// Longest wait of a decided batch for the one before it to be published; then it is decided again. A transaction of some hundred records takes
+/// milliseconds. As long as another owner waits for the position, which is locked meanwhile.
+const PUBLISH_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait for a turn. Lanes that hold theirs for longer wait for a server, and take no processor time meanwhile.
 const TURN_LIMIT: Duration = Duration::from_millis(50);
 /// First pause after a failed attempt; it doubles up to the configured maximum.
@@ -157,13 +160,15 @@ impl Lane {
                 Told::Finish if !is_busy => break,
                 Told::Finish | Told::Work => {}
             }
-            let what: &'static str = (&phase).into();
-            self.beat.begin(what);
+            self.beat.begin((&phase).into());
             let result = self.step(&mut phase);
             self.beat.end();
             phase = match result {
                 Ok(next) => next,
-                Err(error) => self.after(error, phase, what),
+                Err(error) => {
+                    let what: &'static str = (&phase).into();
+                    self.after(error, phase, what)
+                }
             };
         }
         tracing::debug!("ends");
@@ -294,7 +299,11 @@ impl Lane {
         match self.mailbox.next(self.service.config.idle_check) {
             Mail::Batch => {
                 self.wait_for_turn();
-                self.mailbox.take().map_or(Ok(Phase::Idle), |batch| self.take(batch))
+                let taken = self.mailbox.take().map_or(Ok(Phase::Idle), |batch| self.take(batch));
+                if matches!(taken, Ok(Phase::Idle)) {
+                    self.turn = None;
+                }
+                taken
             }
             Mail::Recover => Err(LaneError::CannotRead),
             Mail::Told => Ok(Phase::Ended),
@@ -459,14 +468,15 @@ impl Lane {
             };
             let thread = thread::Builder::new().name(format!("publish-{}", mailbox.partition));
             thread.spawn_scoped(scope, call).map_err(|e| TransactionError::Failed(format!("no thread to publish: {e}")))?;
-            self.decide(batch, next_offset, || {
-                let published = end.insert(told.recv().map_err(|_| LaneError::ToldToEnd)?);
-                match published {
-                    Ok(end) => wait_until_stable(service, &mailbox, Some(*end)),
-                    Err(_) => Err(LaneError::ToldToEnd),
-                }
+            self.decide(batch, next_offset, || match end.insert(hear(&told, &mailbox)?) {
+                Ok(end) => wait_until_stable(service, &mailbox, Some(*end)),
+                Err(_) => Err(LaneError::GivenUp),
             })
         });
+        // The scope has waited for the thread, so what it said is there. What could not be rolled back goes with its session.
+        if matches!(decided, Err(LaneError::Database(_) | LaneError::Commit(_))) {
+            self.close_session();
+        }
         match end.or_else(|| told.recv().ok()) {
             Some(Ok(end)) => {
                 if decided.is_err() {
@@ -478,7 +488,7 @@ impl Lane {
             }
             Some(Err(error)) => (Err(error.into()), decided),
             // There was no thread, which is what deciding says, too.
-            None => (decided.map(|_| ()), Err(LaneError::ToldToEnd)),
+            None => (decided.map(|_| ()), Err(LaneError::GivenUp)),
         }
     }
 
@@ -507,6 +517,22 @@ fn published(
     Ok(end)
 }
 
+/// What became of the batch that is being published. Gives up on it, and with it what is locked meanwhile, where that takes too long or the
+/// partition is lost.
+fn hear(
+    told: &mpsc::Receiver<Result<i64, TransactionError>>,
+    mailbox: &Mailbox,
+) -> Result<Result<i64, TransactionError>, LaneError> {
+    let until = Instant::now() + PUBLISH_PATIENCE;
+    loop {
+        match told.recv_timeout(STABLE_POLL) {
+            Ok(published) => return Ok(published),
+            Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() < until && mailbox.told() < Told::Abandon => {}
+            Err(_) => return Err(LaneError::GivenUp),
+        }
+    }
+}
+
 /// Waits until the last batch, which ended below `end`, is stable in the log. The broker acknowledges a commit before it writes the markers
 /// that make it visible; where it dies in between, they may never be written, and the batch must still be in the position row.
 fn wait_until_stable(service: &Service, mailbox: &Mailbox, end: Option<i64>) -> Result<(), LaneError> {
@@ -523,7 +549,7 @@ fn wait_until_stable(service: &Service, mailbox: &Mailbox, end: Option<i64>) -> 
         }
         mailbox.pause(Some(STABLE_POLL));
         if mailbox.told() == Told::Abandon {
-            return Err(LaneError::ToldToEnd);
+            return Err(LaneError::GivenUp);
         }
     }
 }

@@ -20,9 +20,9 @@ pub(crate) enum LaneError {
     /// The commit was acknowledged, yet the log does not show it.
     #[error("the last batch is committed up to offset {end} of the events topic, but that is stable only up to {stable}")]
     NotStable { end: i64, stable: i64 },
-    /// Nothing was committed, since the partition is lost or the batch before is not published.
+    /// Rolled back, since the partition is lost or the batch before is not published yet.
     #[error("given up before its commit")]
-    ToldToEnd,
+    GivenUp,
     /// The consumer was told that it cannot read where it stood.
     #[error("Kafka has no record at the offset where the consumer stood")]
     CannotRead,
@@ -101,13 +101,12 @@ pub(crate) fn next_step(error: &LaneError) -> Next {
         | LaneError::BatchElsewhere { .. }
         | LaneError::NotStable { .. }
         | LaneError::CannotRead
-        | LaneError::ToldToEnd
         | LaneError::Commit(CommitError::Unknown(_)) => Next::Recover,
         LaneError::Database(error) | LaneError::Commit(CommitError::RolledBack(error)) => match error.fault() {
             Fault::Again => Next::Again,
             Fault::Constraint | Fault::Wrong => Next::Stop,
         },
-        LaneError::Registry(_) => Next::Again,
+        LaneError::Registry(_) | LaneError::GivenUp => Next::Again,
         LaneError::Transaction(_) => Next::Ask,
         LaneError::Log(LogError::OutOfRange { .. } | LogError::Topic { .. }) => Next::Stop,
         LaneError::Log(_) => Next::Again,
@@ -146,6 +145,7 @@ mod tests {
     #[test]
     fn a_database_that_is_away_is_tried_again() {
         assert_eq!(next_step(&LaneError::Database(away())), Next::Again);
+        assert_eq!(next_step(&LaneError::GivenUp), Next::Again);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use infra::postgres::{
 
 use crate::{Service, lane::Lane, next_step::LaneError};
 
-/// Longest wait for Postgres in one attempt, above the server's own time-outs: it ends only attempts whose server has vanished.
+/// Longest attempt, above the server's own time-outs and the wait for the batch before: it ends only attempts whose server has vanished.
 const DATABASE_LIMIT: Duration = Duration::from_secs(12);
 
 impl Lane {

@@ -127,9 +127,16 @@ impl LaneProducer {
         })
     }
 
-    /// Takes what the client library has to report. An idle lane calls it now and then.
+    /// Takes what the client library has to report. A lane that publishes nothing calls it now and then.
     pub fn serve(&self) {
-        self.producer.poll(Duration::ZERO);
+        loop {
+            // Reports that wait are counted, too; one call takes one.
+            let before = self.producer.in_flight_count();
+            self.producer.poll(Duration::ZERO);
+            if self.producer.in_flight_count() >= before {
+                return;
+            }
+        }
     }
 
     fn unless_finished<T>(&self, work: impl FnOnce() -> Result<T, TransactionError>) -> Result<T, TransactionError> {

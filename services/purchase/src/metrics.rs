@@ -16,8 +16,10 @@ const SECONDS: [f64; 14] = [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.
 pub(crate) struct Metrics {
     answers: Family<[(&'static str, &'static str); 2], Counter>,
     seconds: Family<Label<&'static str>, Histogram, fn() -> Histogram>,
-    /// Purchases that buyers wait for.
+    /// Purchases that are worked on.
     pub(crate) in_flight: Gauge,
+    /// Calls that wait their turn.
+    pub(crate) waiting: Gauge,
     /// Purchases answered "pending" and not acknowledged yet.
     pub(crate) unacknowledged: Gauge,
     /// Reservations given back because the request was not persisted.
@@ -33,7 +35,8 @@ impl Metrics {
         let metrics = Self {
             answers: registry.registered("answers", "Answers by call and code"),
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
-            in_flight: registry.registered("in_flight", "Purchases that buyers wait for"),
+            in_flight: registry.registered("in_flight", "Purchases that are worked on"),
+            waiting: registry.registered("waiting", "Calls that wait their turn"),
             unacknowledged: registry.registered("unacknowledged", "Purchases answered pending, not acknowledged yet"),
             released: registry.registered("released", "Reservations given back: not persisted"),
             remembered: registry.registered("remembered", "Repeats answered from a remembered acknowledgement"),

@@ -90,6 +90,14 @@ impl Partition {
             let (topic, partition, wanted) = (topic.clone(), *number, *position);
             return Err(LogError::OutOfRange { topic, partition, start, end: stable, wanted });
         }
+        if stable < *position {
+            // The stable end may go back for a moment after a failover; where the log itself ends before, it has lost what was read.
+            let end = reader.ends()?.high;
+            if end < *position {
+                let (topic, partition, wanted) = (topic.clone(), *number, *position);
+                return Err(LogError::OutOfRange { topic, partition, start, end, wanted });
+            }
+        }
         if stable <= *position {
             return Ok(());
         }

@@ -260,7 +260,7 @@ impl Redriven {
         for letter in letters {
             match &letter.found {
                 Some(place) if place.topic == connections.topics.requests && place.partition == partition => {
-                    first = earlier(first, place.offset + 1);
+                    first = earlier(first, place.offset.saturating_add(1));
                 }
                 // Its record was found elsewhere, and the two partitions' brokers have clocks of their own.
                 _ => instant = earlier(instant.map(|at| at.0), letter.appended_at.plus(-ALLOWED_SKEW_MS).0).map(Timestamp),
@@ -269,7 +269,10 @@ impl Redriven {
         let read_from = self.read_from.get(&partition).copied();
         let (from, found) = blocking(move || {
             let mut reader = PartitionReader::open(&connections, &connections.topics.requests, partition)?;
-            let end = reader.ends()?.stable;
+            let ends = reader.ends()?;
+            let end = ends.stable;
+            // Anybody can write such a header: a place that the log does not have says nothing, and all of it is looked through.
+            let first = first.map(|first| if (ends.start..=end).contains(&first) { first } else { ends.start });
             let by_time = instant.map(|at| reader.offset_at(at)).transpose()?.map(|offset| offset.unwrap_or(end));
             let from = [first, by_time, read_from].into_iter().flatten().min().unwrap_or(end);
             let mut found = Vec::new();

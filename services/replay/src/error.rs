@@ -34,7 +34,7 @@ pub enum ReplayError {
     #[error("{0}")]
     NotNow(String),
     /// The answer to a COMMIT did not come. Either way the tables are whole.
-    #[error("it is not known whether the tables were swapped: {0}; rebuild again to see")]
+    #[error("it is not known whether this was committed: {0}; the same command again shows it")]
     Unknown(DatabaseError),
     /// The program itself failed.
     #[error("a reading thread failed")]

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_edit)]
     pub(super) set: Vec<(String, String)>,
     /// Requests a second at most
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
     /// Dead letters judged, sent and answered at a time
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -253,17 +253,25 @@ impl Run {
         }
         let places = waiting.keys().copied().collect();
         let answered = answers.wait(places, |event| (event.partition, event.request_offset), self.args.patience).await;
-        let mut answered = answered.unwrap_or_else(|error| {
-            tracing::error!(%error, "the answers cannot be read");
-            BTreeMap::new()
-        });
+        let (mut answered, failed) = match answered {
+            Ok(answered) => (answered, None),
+            Err(error) => (BTreeMap::new(), Some(error.to_string())),
+        };
         for ((partition, offset), at) in waiting {
             let event = answered.remove(&(partition, offset));
-            cases[at].ends(match &event {
-                Some(event) => (judged(&event.body), format!("{}, request {offset} of partition {partition}", said(&event.body))),
-                None => {
+            cases[at].ends(match (&event, &failed) {
+                (Some(event), _) => {
+                    (judged(&event.body), format!("{}, request {offset} of partition {partition}", said(&event.body)))
+                }
+                (None, Some(error)) => {
+                    let answer = format!("request {offset} of partition {partition} is in the log, but its answer cannot be read: {error}");
+                    (Outcome::CouldNotTell, answer)
+                }
+                (None, None) => {
                     let waited = self.args.patience.as_secs();
-                    let answer = format!("request {offset} of partition {partition} was not decided within {waited} s: is `doorbuster run orders` running?");
+                    let answer = format!(
+                        "request {offset} of partition {partition} was not decided within {waited} s: is `doorbuster run orders` running?"
+                    );
                     (Outcome::CouldNotTell, answer)
                 }
             });

@@ -70,15 +70,25 @@ pub(crate) fn router<S: Servers>(shop: Arc<Shop<S>>) -> Router {
         .with_state(shop)
 }
 
-/// A purchase in flight, counted until it is dropped.
+/// A purchase that is worked on.
 struct InFlight {
     _permit: OwnedSemaphorePermit,
-    gauge: Gauge,
+    _counted: Counted,
 }
 
-impl Drop for InFlight {
+/// Counted until it is dropped.
+struct Counted(Gauge);
+
+impl Counted {
+    fn by(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.gauge.dec();
+        self.0.dec();
     }
 }
 
@@ -90,13 +100,18 @@ impl<S: Servers> Shop<S> {
     /// Waits its turn. In a rush every call waits here, before all that costs, the token's signature first: whoever waits costs nearly nothing,
     /// whoever is sent away at once comes back at once, and the answers to that are all the service would do.
     async fn in_flight(&self) -> Result<InFlight, Problem> {
-        let turn = Arc::clone(&self.purchases_at_once).acquire_owned();
-        let Ok(Ok(permit)) = tokio::time::timeout(self.patience, turn).await else {
-            return Err(Problem::overloaded("too many purchases at this moment"));
+        let (room, metrics) = (&self.purchases_at_once, &self.purchases.metrics);
+        let permit = match Arc::clone(room).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                let _waiting = Counted::by(&metrics.waiting);
+                let Ok(Ok(permit)) = tokio::time::timeout(self.patience, Arc::clone(room).acquire_owned()).await else {
+                    return Err(Problem::overloaded("too many purchases at this moment"));
+                };
+                permit
+            }
         };
-        let gauge = self.purchases.metrics.in_flight.clone();
-        gauge.inc();
-        Ok(InFlight { _permit: permit, gauge })
+        Ok(InFlight { _permit: permit, _counted: Counted::by(&metrics.in_flight) })
     }
 
     /// Counts the answer of a call and gives it to the caller.
