@@ -118,6 +118,16 @@ fn every_alert_is_whole_and_about_metrics_that_are_in_the_table() {
 }
 
 #[test]
+fn every_alert_has_its_part_of_the_runbook() {
+    let runbook = read("docs/RUNBOOK.md");
+    let told: BTreeSet<_> = runbook.lines().filter_map(|line| line.strip_prefix("### Doorbuster")).collect();
+    let alerts = alerts();
+    let fired: BTreeSet<_> = alerts.iter().filter_map(|alert| alert["alert"].strip_prefix("Doorbuster")).collect();
+    assert_eq!(told, fired, "the headings of docs/RUNBOOK.md beside compose/alerts.yml");
+    assert_eq!(fired.len(), alerts.len(), "a name of its own for each, all beginning alike");
+}
+
+#[test]
 fn every_link_leads_to_a_file() {
     let mut links = 0;
     for document in [

@@ -12,31 +12,22 @@ use crate::{
     names,
     rebuild::{WHOLE, Written, execute, start_patiently, waiting},
     redis_lost::flush_all,
+    runbook,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The name of the file in the runbook.
+/// The name of a snapshot.
 const FILE: &str = "orders-1.snapshot";
 
-/// The commands of a heading's code in the runbook, but for those that start services.
-fn commands(heading: &str) -> Vec<Vec<String>> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/RUNBOOK.md")).unwrap();
-    let part = text.split(&format!("\n### {heading}\n")).nth(1).expect("the heading is there");
-    let code = part.split("```").nth(1).expect("it has code");
-    let lines = code.lines().map(|line| line.split(" #").next().unwrap_or_default().trim());
-    let ours = lines.filter_map(|line| line.strip_prefix("doorbuster ")).filter(|line| !line.starts_with("run "));
-    ours.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
-}
-
-/// Runs what the runbook says under a heading; every command must succeed.
-fn follow_runbook(world: &World, heading: &str, file: &str) {
-    let commands = commands(heading);
-    assert!(!commands.is_empty(), "{heading}");
-    for words in commands {
-        let words: Vec<&str> = words.iter().map(|word| if word == FILE { file } else { word }).collect();
-        let (code, text) = doorbuster(world, &words);
-        assert_eq!(code, 0, "{heading}: {words:?}: {text}");
+/// Runs what the runbook says under a heading, but for what starts services; every command must succeed.
+fn follow_runbook(world: &World, heading: &str, folder: &Path) {
+    let lines = runbook::lines().into_iter().filter(|line| line.heading == heading && !line.text.starts_with("doorbuster run "));
+    let lines: Vec<_> = lines.collect();
+    assert!(!lines.is_empty(), "{heading}");
+    for line in lines {
+        let (code, text) = runbook::execute(world, folder, &line.text);
+        assert_eq!(code, 0, "{heading}: {}: {text}", line.text);
     }
 }
 
@@ -66,7 +57,6 @@ fn a_sale_goes_on_after_postgres_and_redis_were_destroyed_and_restored_as_the_ru
     let mut shop = Shop::new();
     let voucher = shop.open(150);
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join(FILE).display().to_string();
     let sell = |shop: &Shop, range: std::ops::Range<usize>| {
         let buyers = buyers(names(range.end).skip(range.start));
         sale(plan(shop.url(), &voucher, Duration::from_millis(1_500)), buyers)
@@ -80,7 +70,7 @@ fn a_sale_goes_on_after_postgres_and_redis_were_destroyed_and_restored_as_the_ru
     cancel(&shop, "buyer-0");
     // In the middle of a sale.
     let going_on = sell(&shop, 40..80);
-    follow_runbook(&shop.world, "Back up", &file);
+    follow_runbook(&shop.world, "Back up", folder.path());
     going_on.join().unwrap();
     cancel(&shop, "buyer-1");
     shop.world.wait_settled(&[&voucher]);
@@ -91,14 +81,14 @@ fn a_sale_goes_on_after_postgres_and_redis_were_destroyed_and_restored_as_the_ru
     }
     destroy_database(&shop.world);
     flush_all(shop.redis.endpoint());
-    follow_runbook(&shop.world, "Restore", &file);
+    follow_runbook(&shop.world, "Restore", folder.path());
     assert_eq!(rows(&shop.world), before);
     for service in [&mut shop.orders, &mut shop.compensation, &mut shop.purchase] {
         service.restart().unwrap();
         service.wait_ready();
     }
     shop.world.wait_settled(&[&voucher]);
-    follow_runbook(&shop.world, "Prove", &file);
+    follow_runbook(&shop.world, "Prove", folder.path());
     assert_eq!((rows(&shop.world), shop.world.events(1)), (before, events.clone()), "nothing is decided twice");
 
     // A winner asks again, a cancelled one has his order still, and there is a unit for somebody new.

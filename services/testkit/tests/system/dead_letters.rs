@@ -44,7 +44,8 @@ fn letters(world: &World) -> usize {
     world.records(&world.connections().topics.dead_letters, 0).len()
 }
 
-fn lost_order(world: &World, voucher: &VoucherId, user: &str) -> String {
+/// The order of a user whose record nobody can read as it is: where its dead letter stands.
+pub(crate) fn lost_order(world: &World, voucher: &VoucherId, user: &str) -> String {
     let request = order_request(voucher, world.order_id(voucher, user, None), user, 1);
     unreadable(world, &framed(UNKNOWN_ID, &datum(world, &request)), &[])
 }

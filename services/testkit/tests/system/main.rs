@@ -12,6 +12,7 @@ mod log_ends;
 mod rebuild;
 mod redis_lost;
 mod rollback;
+mod runbook;
 mod sale;
 mod secrets;
 mod shutdown;
