@@ -46,7 +46,11 @@ fn measure(service: &Weak<Service>, behind: &mut HashMap<i32, (i64, Instant)>) -
         if age.is_zero() {
             behind.insert(lane.partition, (position, Instant::now()));
         }
-        service.metrics.lag(lane.partition, lag, age);
+        // A lane that was given up meanwhile has no gauges any more, and must not get them back for good.
+        let lanes = service.lanes.lock();
+        if lanes.get(&lane.partition).is_some_and(|present| Arc::ptr_eq(present, &lane)) {
+            service.metrics.lag(lane.partition, lag, age);
+        }
     }
     Some(service.config.idle_check)
 }
