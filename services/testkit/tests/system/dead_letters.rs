@@ -131,7 +131,7 @@ fn each_kind_of_dead_letter_is_redriven_or_refused_by_name() {
     let opened = world.fold().vouchers.into_values().map(|v| v.terms.title).collect::<BTreeSet<_>>();
     assert!(opened.is_superset(&titles), "{opened:?}");
     let (_, told) = doorbuster(world, &["tail", "requests", "--voucher", voucher.as_str()]);
-    let told: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let told: Value = serde_json::from_str(told.lines().rfind(|line| line.starts_with('{')).unwrap()).unwrap();
     assert_eq!(
         ["times", "by", "reason"].map(|name| told["headers"][format!("doorbuster.redrive.{name}")].as_str().unwrap_or("?")),
         ["1", "ann", "mended"]
