@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, allow_hyphen_values = true, value_parser = time::parse_instant)]
     since: Option<Timestamp>,
     /// End after so many records
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     /// Wait for more at the end
     #[arg(long)]

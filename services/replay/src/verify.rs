@@ -53,6 +53,8 @@ async fn look(
     let for_log = connections.clone();
     let parts = side_by_side(opened, move |mut opened| {
         let next_offset = opened.events.last()?.map(|(event, _)| event.request_offset + 1);
+        // Asked for afterwards: what was published meanwhile is part of it.
+        opened.published = opened.events.whole()?.stable;
         log::told(&for_log, opened, &Cut { next_offset, redis_seqs: &HashMap::new(), patience: Duration::ZERO })
     })
     .await?;

@@ -137,8 +137,10 @@ pub(super) async fn show(args: ShowArgs) -> anyhow::Result<u8> {
     outln!("dead letter {}, written {}, found at {}", name(&letter), time::format_instant(letter.appended_at), origin(&letter));
     outln!("{}", letter.message);
     output::line(&output::bold("headers"));
-    headers.for_each(|(name, value)| outln!("  {name}: {value}"));
-    outln!("  key: {}", letter.key.as_deref().map_or("none".into(), String::from_utf8_lossy));
+    // Anybody may have written them: nothing of it may speak to the terminal.
+    headers.for_each(|(name, value)| outln!("  {}: {}", name.escape_debug(), value.escape_debug()));
+    let key = letter.key.as_deref().map(|key| String::from_utf8_lossy(key).escape_debug().to_string());
+    outln!("  key: {}", key.unwrap_or_else(|| "none".to_owned()));
     output::line(&output::bold(&format!("{} bytes", letter.payload.len())));
     dump(&letter.payload).for_each(|line| output::line(&line));
     output::line(&output::bold("read"));

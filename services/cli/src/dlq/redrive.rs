@@ -19,7 +19,7 @@ use super::{
     desk::{Desk, Outcome, Ready, Stop, said, token},
     look,
 };
-use crate::{OK, connect, output, time};
+use crate::{OK, UNKNOWN, connect, output, time};
 
 /// Key of the advisory lock in Postgres under which one redrive at a time acts.
 const LOCK: i64 = 0x646f_6f72_646c_7100;
@@ -130,6 +130,7 @@ pub(super) async fn execute(mut args: Args) -> anyhow::Result<u8> {
     let mut pace = interval(Duration::from_secs(1) / args.rate);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let filter = std::mem::take(&mut args.filter);
+    let mut not_seen: BTreeSet<(i32, i64)> = filter.letters.iter().copied().collect();
     let mut run = Run {
         desk: Desk::new(&connections, schemas, partitions)?,
         redriven: Redriven::new(&connections),
@@ -143,6 +144,7 @@ pub(super) async fn execute(mut args: Args) -> anyhow::Result<u8> {
     let mut batches = dead_letters(&run.connections, filter.into(), run.args.batch as usize);
     while let Some(batch) = batches.recv().await {
         for case in run.batch(batch?).await? {
+            not_seen.remove(&(case.letter.place.partition, case.letter.place.offset));
             *counts.entry(case.outcome).or_insert(0) += 1;
             print(&case, run.args.json)?;
         }
@@ -154,7 +156,11 @@ pub(super) async fn execute(mut args: Args) -> anyhow::Result<u8> {
             outln!("nothing was changed: add --apply to do it");
         }
     }
-    Ok(counts.into_keys().map(Outcome::code).max().unwrap_or(OK))
+    for (partition, offset) in &not_seen {
+        eprintln!("doorbuster: no dead letter {partition}:{offset} fits: `doorbuster dlq list` shows those there are");
+    }
+    let code = counts.into_keys().map(Outcome::code).max().unwrap_or(OK);
+    Ok(if not_seen.is_empty() { code } else { UNKNOWN })
 }
 
 impl Run {
