@@ -237,9 +237,6 @@ impl Lane {
         if self.failures >= TROUBLE_AFTER {
             self.mailbox.set_health(Health::Troubled(error.to_string()));
         }
-        if matches!(error, LaneError::Database(_) | LaneError::Commit(_)) {
-            self.close_session();
-        }
         if self.mailbox.told() > Told::Work {
             // One try is what a revoke waits for; the next owner publishes what is committed.
             return Phase::Ended;
@@ -473,10 +470,7 @@ impl Lane {
                 Err(_) => Err(LaneError::GivenUp),
             })
         });
-        // The scope has waited for the thread, so what it said is there. What could not be rolled back goes with its session.
-        if matches!(decided, Err(LaneError::Database(_) | LaneError::Commit(_))) {
-            self.close_session();
-        }
+        // The scope has waited for the thread, so what it said is there.
         match end.or_else(|| told.recv().ok()) {
             Some(Ok(end)) => {
                 if decided.is_err() {

@@ -13,11 +13,18 @@ use crate::{Service, lane::Lane, next_step::LaneError};
 const DATABASE_LIMIT: Duration = Duration::from_secs(12);
 
 impl Lane {
-    /// Whatever is still going on in the session must not be mistaken for the next attempt, nor keep the position locked.
     pub(crate) fn close_session(&mut self) {
         if let Some(session) = self.session.take() {
             self.runtime.block_on(session.close());
         }
+    }
+
+    /// Whatever is still going on in a session that has failed must not be mistaken for the next attempt, nor keep the position locked.
+    fn closed_if_failed<T>(&mut self, result: Result<T, LaneError>) -> Result<T, LaneError> {
+        if matches!(result, Err(LaneError::Database(_) | LaneError::Commit(_))) {
+            self.close_session();
+        }
+        result
     }
 
     /// Runs one exchange with Postgres on the lane's own session, connecting first where there is none.
@@ -29,7 +36,8 @@ impl Lane {
         let result = runtime.block_on(async {
             tokio::time::timeout(DATABASE_LIMIT, async { exchange(connected(session, service, *partition).await?).await }).await
         });
-        Ok(result.map_err(|_| DatabaseError::Timeout(DATABASE_LIMIT))??)
+        let result = result.unwrap_or(Err(DatabaseError::Timeout(DATABASE_LIMIT)));
+        self.closed_if_failed(result.map_err(LaneError::from))
     }
 
     /// Runs `work` in one transaction of the lane's own session and commits it. Where this fails with [`CommitError::Unknown`] it may be committed;
@@ -39,7 +47,7 @@ impl Lane {
         work: impl AsyncFnOnce(&LaneTransaction<'_>) -> Result<T, LaneError>,
     ) -> Result<T, LaneError> {
         let Self { runtime, session, service, partition, .. } = self;
-        runtime.block_on(async {
+        let result = runtime.block_on(async {
             let worked = tokio::time::timeout(DATABASE_LIMIT, async {
                 let transaction = connected(session, service, *partition).await?.begin().await?;
                 match work(&transaction).await {
@@ -56,7 +64,8 @@ impl Lane {
             let committed = tokio::time::timeout(DATABASE_LIMIT, transaction.commit()).await;
             committed.map_err(|_| CommitError::Unknown(DatabaseError::Timeout(DATABASE_LIMIT)))??;
             Ok(worked)
-        })
+        });
+        self.closed_if_failed(result)
     }
 }
 
