@@ -30,7 +30,9 @@ pub use self::file::{End, Place, Snapshot};
 use self::file::{Header, Writer};
 pub(crate) use self::file::{Reader, Rows};
 use crate::{
-    ReplayError, compare,
+    ReplayError,
+    audit::log::not_in_log,
+    compare,
     walk::{EventWalk, blocking, open_all, partitions, side_by_side},
 };
 
@@ -97,9 +99,7 @@ fn place(mut events: EventWalk, (partition, next_offset): (i32, i64), patience: 
             break events.ends()?;
         }
         if started.elapsed() > patience {
-            return Err(ReplayError::NotNow(format!(
-                "partition {partition}: request {answered} is decided in Postgres, but its event is not in the log: is the orders service running?"
-            )));
+            return Err(ReplayError::NotNow(not_in_log(partition, answered)));
         }
         thread::sleep(LOOK_EVERY);
     };
