@@ -26,7 +26,8 @@ pub(crate) const FIGURES: [&str; 8] =
 pub(crate) const TWO_PARTITIONS: [&str; 1] = ["drained_two"];
 
 /// Requests a lane decides in one transaction, and events settled in one pipeline: the services' defaults.
-const BATCH: usize = 500;
+const LANE_BATCH: usize = 1_000;
+const SETTLE_BATCH: usize = 500;
 const BACKLOG: usize = 200_000;
 /// Of each ceiling, in a round.
 const BARE: usize = 50_000;
@@ -214,15 +215,15 @@ fn drain(site: &Site, lanes: &mut Lanes) -> Result<(Rounds, f64, (f64, f64), f64
     // Warm-up, and a backlog for the bare consumer to begin with.
     lanes.drain(site.scale.count(MEMORY_FIRST as usize))?;
     let memory_rebuild = replay::rebuild(&lanes.world)?.peak;
-    table.rate(bare, BATCH)?;
+    table.rate(bare, LANE_BATCH)?;
     let memory_before = lanes.memory()?;
     let mut rounds: [Rounds; 3] = Default::default();
     let [drained, upsert, pass_on] = &mut rounds;
     let mut from = 1;
     for round in 1..=site.scale.rounds {
-        upsert.push(table.rate(bare, BATCH)?);
+        upsert.push(table.rate(bare, LANE_BATCH)?);
         let source = (connections.topics.requests.as_str(), from);
-        pass_on.push(kafka::consume_and_produce(&connections, source, &transactions, &payload, bare, BATCH)?);
+        pass_on.push(kafka::consume_and_produce(&connections, source, &transactions, &payload, bare, LANE_BATCH)?);
         from += bare as i64;
         let steps = ["decode", "stable", "decide", "publish"];
         let sums = |orders: &Service| steps.iter().map(|step| step_sum(orders, step)).collect::<Result<Vec<f64>>>();
@@ -283,7 +284,7 @@ fn settle(site: &Site, lanes: &Lanes) -> Result<Settled> {
     for round in 0..=site.scale.rounds {
         let orders = site::order_and_user(&beside, &voucher, bare);
         let seq = 2 + (round * bare) as i64;
-        let settled = redis::settle(&connections.redis, &voucher, &orders, seq, BATCH)?;
+        let settled = redis::settle(&connections.redis, &voucher, &orders, seq, SETTLE_BATCH)?;
         let read = kafka::consume(connections, &connections.topics.events, 1, bare)?;
         if round > 0 {
             pipelines.push(settled);

@@ -10,7 +10,7 @@ pub struct OrdersConfig {
     pub connections: Connections,
     /// `DOORBUSTER_ORDERS_ADMIN` (default 0.0.0.0:9102): health and metrics. Port 0 takes a free one.
     pub admin: SocketAddr,
-    /// `DOORBUSTER_ORDERS_BATCH_RECORDS` (default 500 records): requests decided in one transaction. Low: the fixed cost of two transactions
+    /// `DOORBUSTER_ORDERS_BATCH_RECORDS` (default 1000 records): requests decided in one transaction. Low: the fixed cost of two transactions
     /// for few orders; high: each order of the batch waits for all of it.
     pub batch_records: usize,
     /// `DOORBUSTER_ORDERS_BATCH_BYTES` (default 1048576 bytes): likewise by size. One larger record is still taken, alone.
@@ -61,7 +61,7 @@ impl OrdersConfig {
         }
         Ok(Self {
             admin: env.address("DOORBUSTER_ORDERS_ADMIN", "0.0.0.0:9102")?,
-            batch_records: env.number("DOORBUSTER_ORDERS_BATCH_RECORDS", 500, 1..=10_000)?,
+            batch_records: env.number("DOORBUSTER_ORDERS_BATCH_RECORDS", 1_000, 1..=10_000)?,
             batch_bytes: env.number("DOORBUSTER_ORDERS_BATCH_BYTES", 1 << 20, 1_024..=64 << 20)?,
             batch_wait: env.millis("DOORBUSTER_ORDERS_BATCH_WAIT_MS", 2, 0..=1_000)?,
             queue_batches: env.number("DOORBUSTER_ORDERS_QUEUE_BATCHES", 4, 1..=100)?,
