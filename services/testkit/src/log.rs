@@ -3,16 +3,21 @@
 use std::{ops::ControlFlow, sync::mpsc, time::Duration};
 
 use domain::{Event, Request, VoucherId};
-use infra::kafka::{Ends, PartitionReader, Record, client_config};
+use infra::kafka::{Ends, PartitionReader, Record, apply_topics, client_config, plan_topics};
 use rdkafka::{
     ClientContext, Message,
+    admin::{AdminClient, AdminOptions},
+    client::DefaultClientContext,
     config::FromClientConfigAndContext,
     error::KafkaError,
     message::DeliveryResult,
     producer::{BaseProducer, BaseRecord, Producer, ProducerContext},
 };
 
-use crate::{World, wait::wait_for};
+use crate::{
+    World,
+    wait::{block_on, wait_for, wait_until},
+};
 
 /// Longest wait for an acknowledgement or for a lane's answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,6 +55,16 @@ impl World {
         let offsets =
             payloads.iter().map(|_| reported.recv().expect("a delivery is reported").expect("a record is acknowledged"));
         offsets.max().expect("there are records")
+    }
+
+    /// Deletes a topic of the world and makes it anew, empty.
+    pub fn remake_topic(&self, topic: &str) {
+        let admin: AdminClient<DefaultClientContext> = client_config(self.connections()).create().expect("a client can be made");
+        block_on(async { admin.delete_topics(&[topic], &AdminOptions::new()).await }).expect("the topic can be deleted");
+        wait_until(PATIENCE, "the topic to be made anew", || {
+            let plan = plan_topics(self.connections(), Some(self.partitions())).expect("Kafka answers");
+            !plan.steps.is_empty() && apply_topics(self.connections(), &plan).is_ok()
+        });
     }
 
     /// All committed records of a partition, in order.

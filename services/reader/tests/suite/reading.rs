@@ -242,6 +242,34 @@ fn deleted_history_and_positions_of_another_log_are_errors_that_name_them() {
     assert_eq!(read_history(&world, Start::Time(Timestamp(0))).of(0), [3, 4], "what is left");
 }
 
+/// The topic was made anew with less in it: under a run, and before the next one.
+#[test]
+fn a_log_that_lost_its_end_is_an_error_that_names_it() {
+    let world = world();
+    append(&world, 0, 0..5);
+    let topic = &world.connections().topics.events;
+    let given = Given::default();
+    let lost = || {
+        // Not all partitions: else a look for new ones could find none at all.
+        let options = Options { partitions: Some(vec![0]), ..options(Start::Beginning) };
+        let error = read(&world, &given, options, |_| false).unwrap_err();
+        let text = error.to_string();
+        let ReaderError::BeyondEnd { partition: 0, position: 5, end, .. } = error else { panic!("{text}") };
+        assert!(text.contains(topic) && text.contains(&format!("position 5 is beyond the log's end {end}")), "{text}");
+        assert_eq!(given.seen().of(0), [0, 1, 2, 3, 4]);
+        end
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            testkit::wait_until(PATIENCE, "it to be live", || !given.seen().live.is_empty());
+            world.remake_topic(topic);
+        });
+        assert_eq!(lost(), 0);
+    });
+    append(&world, 0, 0..2);
+    assert_eq!(lost(), 2);
+}
+
 #[test]
 fn what_is_no_event_to_this_version_is_skipped_counted_and_named() {
     let world = world();

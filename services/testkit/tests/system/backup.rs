@@ -8,7 +8,7 @@ use testkit::{World, buy, buyers, doorbuster, plan, sale, voucher_request, wait_
 
 use crate::{
     Shop,
-    audit_finds::on_database,
+    audit_finds::{KEEP, RESTORE, on_database},
     names,
     rebuild::{WHOLE, Written, execute, start_patiently, waiting},
     redis_lost::flush_all,
@@ -160,6 +160,41 @@ fn a_snapshot_that_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(code, 0, "{text}");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "{left:?}");
+}
+
+/// Postgres is read at one moment, and the log then, as far as it answers that: what lanes do meanwhile is not in the snapshot, and all that
+/// they had decided before is behind its place in the log.
+#[test]
+fn a_snapshot_is_of_one_moment_whatever_lanes_do_while_it_is_made() {
+    let written = Written::new(&WHOLE[..8]);
+    let (world, folder) = (&written.world, tempfile::tempdir().unwrap());
+    let file = folder.path().join(FILE).display().to_string();
+    execute(world, KEEP);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let lane = runtime.block_on(world.postgres());
+    runtime.block_on(lane.batch_execute("BEGIN; LOCK TABLE orders")).unwrap();
+    let mut child = start_patiently(world, &["snapshot", "export", &file, "--patience", "60s"]);
+    let cut = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doorbuster' AND datname = current_database() \
+         AND state = 'idle in transaction' AND backend_xmin IS NOT NULL";
+    let cuts = || on_database(world, async |client| client.query_one(cut, &[]).await).get::<_, i64>(0);
+    wait_until(PATIENCE, "the export to have its cut of Postgres", || cuts() > 0);
+    // What was decided before the cut is published only now, and much is decided after it.
+    written.append(&WHOLE[8..]);
+    wait_until(PATIENCE, "the export to ask for the orders", || waiting(world) > 0);
+    let decided = "DELETE FROM orders; UPDATE vouchers SET seq = 99; UPDATE lane_positions SET next_offset = 99; COMMIT";
+    runtime.block_on(lane.batch_execute(decided)).unwrap();
+    assert!(child.wait().unwrap().success());
+    drop(lane);
+    runtime.shutdown_background();
+
+    execute(world, RESTORE);
+    let (code, text) = doorbuster(world, &["rebuild", "orders", "--from", &file]);
+    assert!(code == 0 && text.contains("equal"), "{code}: {text}");
+    execute(world, "TRUNCATE orders, vouchers, lane_positions");
+    let (code, text) = doorbuster(world, &["snapshot", "import", &file, "--apply"]);
+    assert!(code == 0 && text.contains("import 1 vouchers and 5 orders"), "{code}: {text}");
+    let (code, text) = doorbuster(world, &["catch-up", "orders"]);
+    assert!(code == 0 && text.contains("has everything"), "{code}: {text}");
 }
 
 fn zstd_lines(bytes: &[u8]) -> String {

@@ -1,15 +1,22 @@
 //! Where the log ends is no record to wait for: markers, what was aborted, nothing at all, a transaction that is still open. Whoever reads it
 //! ends by position, says how far he came in each partition, and gives up on what does not come.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use devstack::redis;
 use domain::{Event, LoggedRequest, State};
 use infra::{config::Connections, kafka::client_config};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use testkit::{World, doorbuster, order_request};
+use replay::{AuditOptions, Auditor, Verdict};
+use testkit::{END_DEADLINE, World, binary, block_on, doorbuster, order_request, wait_until};
 
-use crate::{audit_finds::on_database, rebuild::execute};
+use crate::{
+    audit_finds::on_database,
+    rebuild::{execute, waiting},
+};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -104,4 +111,65 @@ fn every_reader_ends_by_position_and_says_where() {
     let rows = on_database(&world, async |client| client.query_one("SELECT count(*) FROM orders", &[]).await);
     assert_eq!(rows.get::<_, i64>(0), 0);
     open.abort_transaction(PATIENCE).unwrap();
+}
+
+/// The topic was made anew with less in it, and all else still fits together: Postgres stands where the last round read to.
+#[test]
+fn a_watch_does_not_call_a_log_equal_that_lost_its_end() {
+    let redis = redis::start(redis::RedisOptions::default()).unwrap();
+    let world = World::builder().redis(redis.endpoint()).partitions(1).build();
+    let events: Vec<Event> = (0..3).map(|_| refused(&world, 0)).collect();
+    let append = |events: &[Event]| {
+        events.iter().for_each(|event| {
+            world.append_event(0, event);
+        });
+    };
+    append(&events);
+    let (code, text) = doorbuster(&world, &["catch-up", "orders", "--apply"]);
+    assert!(code == 0 && text.contains("did: fold 3 events"), "{code}: {text}");
+    let options = AuditOptions { patience: Duration::from_millis(200), deep: false };
+    let mut auditor = Auditor::new(world.connections(), &world.codec(), options);
+    assert_eq!(block_on(auditor.audit()).verdict, Verdict::Equal);
+    let watch = world.launch_service_with("audit", "watch", &[], |program| {
+        let args = ["audit", "--watch", "--every", "100ms", "--patience", "200ms"];
+        program.args = args.map(str::to_owned).to_vec();
+    });
+    let said = |what: &str| watch.process.log_tail(5).contains(what);
+    wait_until(PATIENCE, "a round", || said("Z equal: "));
+
+    world.remake_topic(&world.connections().topics.events);
+    append(&events[..1]);
+    let Verdict::CannotTell { reasons } = block_on(auditor.audit()).verdict else { panic!("the log has lost its end") };
+    assert!(reasons[0].contains("ends at offset 1, but was read up to 3 before"), "{reasons:?}");
+    wait_until(PATIENCE, "a round that cannot tell", || !said("Z equal: ") && said("Z could not tell"));
+    let ended = watch.process.terminate(END_DEADLINE).unwrap();
+    assert_eq!(ended.code(), Some(2), "{}", watch.process.log_tail(30));
+}
+
+/// A lane commits first and publishes then. So the log is looked at before Postgres: in the other order, whatever a lane decides and publishes
+/// between the two looks would be taken for lost.
+#[test]
+fn a_catch_up_looks_at_the_log_before_it_looks_at_postgres() {
+    let world = World::builder().partitions(1).build();
+    world.append_event(0, &refused(&world, 0));
+    let late = refused(&world, 0);
+    let (code, text) = doorbuster(&world, &["catch-up", "orders", "--apply"]);
+    assert!(code == 0 && text.contains("did: fold 1 events"), "{code}: {text}");
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let holder = runtime.block_on(world.postgres());
+    runtime.block_on(holder.batch_execute("BEGIN; LOCK TABLE lane_positions")).unwrap();
+    let patient = format!("{}?options=-c%20lock_timeout%3D0", world.connections().postgres);
+    let mut command = Command::new(binary());
+    command.args(["catch-up", "orders"]).envs(world.env_vars()).env("DOORBUSTER_POSTGRES", &patient).stdout(Stdio::piped());
+    let child = command.spawn().unwrap();
+    wait_until(PATIENCE, "the command to ask for the position", || waiting(&world) > 0);
+    world.append_event(0, &late);
+    runtime.block_on(holder.batch_execute("ROLLBACK")).unwrap();
+    let told = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert!(told.contains("has everything"), "{told}");
+    drop(holder);
+    runtime.shutdown_background();
+    let (code, text) = doorbuster(&world, &["catch-up", "orders"]);
+    assert!(code == 0 && text.contains("would: fold 1 events"), "{code}: {text}");
 }
