@@ -25,9 +25,9 @@ pub(crate) fn answered(log: &mut PartitionReader, ends: Ends, event_of: EventOf<
     }
 }
 
-/// Offset in the events topic from which the answer to `request` can be found. Answers are in the order of requests.
+/// Offset in the events topic from which the answer to `request` can be found; it is not below the request's own.
 pub(crate) fn find_answer(log: &mut PartitionReader, ends: Ends, request: i64, event_of: EventOf<'_>) -> Result<i64, LaneError> {
-    log.partition_point(ends, |record| Ok(event_of(record)?.request_offset < request))
+    log.first_answer(ends, request, request, |record| Ok(event_of(record)?.request_offset))
 }
 
 /// The next events that answer `next_offset..answered`, at least one and at most `most` of them, one a request, and the offset of the last

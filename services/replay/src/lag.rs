@@ -6,19 +6,18 @@ use domain::Timestamp;
 use events::Codec;
 use infra::{
     config::Connections,
-    kafka::{CALL_TIMEOUT, LogError, PartitionReader, client_config, partition_count},
+    kafka::{CALL_TIMEOUT, LogError, client_config, partition_count},
 };
 use rdkafka::{
     Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer},
 };
 use serde::Serialize;
-use tokio::runtime::Handle;
 
 use crate::{
     ReplayError,
     compare::positions,
-    walk::{EventWalk, blocking, side_by_side},
+    walk::{Log, blocking, side_by_side},
 };
 
 /// What one partition still has to do.
@@ -53,8 +52,7 @@ impl Lag {
 pub async fn lag(connections: &Connections, codec: &Codec) -> Result<Lag, ReplayError> {
     let client = infra::postgres::connect(connections).await?;
     let positions = positions(&client, &connections.topics.requests).await?;
-    let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
-    let asked = connections.clone();
+    let (log, asked) = (Log::of(connections, codec), connections.clone());
     let (count, settled) = blocking(move || {
         let count = partition_count(&asked, &asked.topics.requests)?;
         Ok((count, settled(&asked, count)?))
@@ -62,32 +60,25 @@ pub async fn lag(connections: &Connections, codec: &Codec) -> Result<Lag, Replay
     .await?;
     let one = move |partition| {
         let (position, settled) = (positions.get(&partition).copied(), settled.get(&partition).copied());
-        of_partition(&connections, &codec, &runtime, partition, position, settled)
+        of_partition(&log, partition, position, settled)
     };
     Ok(Lag { partitions: side_by_side(0..count, one).await? })
 }
 
-fn of_partition(
-    connections: &Connections,
-    codec: &Codec,
-    runtime: &Handle,
-    partition: i32,
-    position: Option<i64>,
-    settled: Option<i64>,
-) -> Result<PartitionLag, ReplayError> {
-    let mut requests = PartitionReader::open(connections, &connections.topics.requests, partition)?;
+fn of_partition(log: &Log, partition: i32, position: Option<i64>, settled: Option<i64>) -> Result<PartitionLag, ReplayError> {
+    let mut requests = log.requests(partition)?;
     let ends = requests.ends()?;
     let next = position.unwrap_or(0);
     if next > ends.high {
-        let (topic, start, end) = (connections.topics.requests.clone(), ends.start, ends.high);
+        let (topic, start, end) = (requests.topic, ends.start, ends.high);
         return Err(LogError::OutOfRange { topic, partition, start, end, wanted: next }.into());
     }
     let mut oldest = None;
-    requests.read(next, ends.stable, &mut |record| {
+    requests.records(next, ends.stable, |_, _, record| {
         oldest = Some(record.timestamp);
-        ControlFlow::Break(())
+        Ok(ControlFlow::Break(()))
     })?;
-    let mut events = EventWalk::open(connections, codec, runtime, partition)?;
+    let mut events = log.events(partition)?;
     let last = events.last()?;
     let answered = match &last {
         Some((event, _)) => event.request_offset + 1,

@@ -4,13 +4,12 @@ use std::{ops::ControlFlow, time::Instant};
 
 use domain::{CancelledBy, Event, EventBody, OrderId, Timestamp, UserId, VoucherId};
 use events::Codec;
-use infra::{config::Connections, kafka::PartitionReader};
+use infra::config::Connections;
 use serde::Serialize;
-use tokio::runtime::Handle;
 
 use crate::{
     ReplayError,
-    walk::{self, EventWalk, Point, blocking, home},
+    walk::{Log, Next, Point, Walk, blocking, home},
 };
 
 /// Entries whose requests are read in one go, and which are in memory meanwhile.
@@ -75,29 +74,24 @@ pub async fn ledger(
     each: impl FnMut(Entry) -> ControlFlow<()> + Send + 'static,
 ) -> Result<LedgerRead, ReplayError> {
     let partition = home(connections, &options.voucher, options.partition).await?;
-    let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
+    let log = Log::of(connections, codec);
     blocking(move || {
-        let topic = &connections.topics.requests;
-        let requests = PartitionReader::open(&connections, topic, partition)?;
-        let events = EventWalk::open(&connections, &codec, &runtime, partition)?;
-        let reading = (&codec, &runtime);
-        Ledger { topic, requests, reading, batch: Vec::new(), each, told: 0 }.read(events, &options)
+        let requests = log.requests(partition)?;
+        Ledger { requests, batch: Vec::new(), each, told: 0 }.read(log.events(partition)?, &options)
     })
     .await
 }
 
-struct Ledger<'a, F> {
-    topic: &'a str,
-    requests: PartitionReader,
-    reading: (&'a Codec, &'a Handle),
+struct Ledger<F> {
+    requests: Walk,
     /// Entries that do not know who asked for them.
     batch: Vec<Entry>,
     each: F,
     told: u64,
 }
 
-impl<F: FnMut(Entry) -> ControlFlow<()>> Ledger<'_, F> {
-    fn read(mut self, mut events: EventWalk, options: &LedgerOptions) -> Result<LedgerRead, ReplayError> {
+impl<F: FnMut(Entry) -> ControlFlow<()>> Ledger<F> {
+    fn read(mut self, mut events: Walk, options: &LedgerOptions) -> Result<LedgerRead, ReplayError> {
         let started = Instant::now();
         let ends = events.whole()?;
         let from = match options.from {
@@ -106,45 +100,29 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Ledger<'_, F> {
             Some(Point::Time(at)) => events.offset_at(at)?.unwrap_or(ends.stable),
         };
         let to = options.to.map_or(Ok(ends.stable), |to| events.behind(to, &ends))?;
-        let (mut stock, mut read, mut failed) = (Stock::default(), 0, None);
+        let mut stock = Stock::default();
         events.events(0, to, |event, offset| {
-            read += 1;
-            if event.voucher_id.as_ref() != Some(&options.voucher) {
-                return ControlFlow::Continue(());
+            if event.voucher_id.as_ref() == Some(&options.voucher) {
+                self.batch.extend(stock.change(&event, offset).filter(|_| offset >= from));
             }
-            self.batch.extend(stock.change(&event, offset).filter(|_| offset >= from));
-            if self.batch.len() < BATCH {
-                return ControlFlow::Continue(());
-            }
-            self.tell().unwrap_or_else(|error| {
-                failed = Some(error);
-                ControlFlow::Break(())
-            })
+            if self.batch.len() < BATCH { Ok(ControlFlow::Continue(())) } else { self.tell() }
         })?;
-        failed.map_or(Ok(()), Err)?;
         let _enough = self.tell()?;
-        Ok(LedgerRead { entries: self.told, events: read, seconds: started.elapsed().as_secs_f64() })
+        Ok(LedgerRead { entries: self.told, events: events.records_read, seconds: started.elapsed().as_secs_f64() })
     }
 
     /// Reads on in the requests, as far as the batch goes, for who asked; then hands the batch over.
-    fn tell(&mut self) -> Result<ControlFlow<()>, ReplayError> {
+    fn tell(&mut self) -> Next {
         let (Some(first), Some(last)) = (self.batch.first(), self.batch.last()) else { return Ok(ControlFlow::Continue(())) };
         let offsets = first.request_offset..last.request_offset + 1;
-        let (mut entries, mut failed) = (self.batch.iter_mut().peekable(), None);
-        walk::requests(&mut self.requests, self.reading, self.topic, offsets, |request| match request {
-            Ok(request) => {
-                let entry = entries.next_if(|entry| entry.request_offset == request.offset);
-                if let (Some(entry), Some(request)) = (entry, request.request) {
-                    (entry.actor, entry.reason) = (request.actor, request.reason);
-                }
-                ControlFlow::Continue(())
+        let mut entries = self.batch.iter_mut().peekable();
+        self.requests.each_request(offsets, |request| {
+            let entry = entries.next_if(|entry| entry.request_offset == request.offset);
+            if let (Some(entry), Some(request)) = (entry, request.request) {
+                (entry.actor, entry.reason) = (request.actor, request.reason);
             }
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+            Ok(ControlFlow::Continue(()))
         })?;
-        failed.map_or(Ok(()), Err)?;
         for entry in self.batch.drain(..) {
             self.told += 1;
             if (self.each)(entry).is_break() {

@@ -6,13 +6,12 @@ use domain::{Event, Order, State, Timestamp, Voucher, VoucherId, conservation};
 use events::Codec;
 use infra::config::Connections;
 use serde::Serialize;
-use tokio::runtime::Handle;
 
 use crate::{
     ReplayError, Verdict,
     audit::log::seq_before,
     verdict::{Findings, Kind},
-    walk::{EventWalk, Point, blocking, home},
+    walk::{Log, Point, Walk, blocking, home},
 };
 
 /// What is asked for.
@@ -60,20 +59,18 @@ pub struct Tally {
 /// Folds the voucher's partition from its beginning up to the point.
 pub async fn state_at(connections: &Connections, codec: &Codec, options: StateOptions) -> Result<StateAt, ReplayError> {
     let partition = home(connections, &options.voucher, options.partition).await?;
-    let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
-    blocking(move || fold(EventWalk::open(&connections, &codec, &runtime, partition)?, options)).await
+    let log = Log::of(connections, codec);
+    blocking(move || fold(log.events(partition)?, options)).await
 }
 
-fn fold(mut events: EventWalk, options: StateOptions) -> Result<StateAt, ReplayError> {
+fn fold(mut events: Walk, options: StateOptions) -> Result<StateAt, ReplayError> {
     let started = Instant::now();
     let ends = events.whole()?;
     let to = events.behind(options.at, &ends)?;
     let mut fold = Fold { keeps_all: options.orders, ..Fold::of(options.voucher) };
-    let mut read = 0;
     events.events(0, to, |event, offset| {
-        read += 1;
         fold.take(&event, offset);
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     })?;
     let Fold { voucher, keeps_all, mut state, mut orders, last_event, mut findings, .. } = fold;
     for breach in conservation::breaches(&state) {
@@ -93,7 +90,7 @@ fn fold(mut events: EventWalk, options: StateOptions) -> Result<StateAt, ReplayE
         is_at_end: matches!(options.at, Point::Time(_)) && to == ends.stable,
         orders,
         listed,
-        events: read,
+        events: events.records_read,
         seconds: started.elapsed().as_secs_f64(),
     })
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::ReplayError;
+
 /// Differences named one by one; the rest is only counted.
 const NAMED: usize = 20;
 
@@ -65,19 +67,15 @@ pub struct Difference {
 }
 
 /// Whether the log, Postgres and Redis tell the same story.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
+    #[default]
     Equal,
     /// `first`: the first of them by name; `counts`: all by kind.
-    Different {
-        counts: BTreeMap<Kind, u64>,
-        first: Vec<Difference>,
-    },
+    Different { counts: BTreeMap<Kind, u64>, first: Vec<Difference> },
     /// Nothing wrong was found, but not everything could be looked at.
-    CannotTell {
-        reasons: Vec<String>,
-    },
+    CannotTell { reasons: Vec<String> },
 }
 
 /// Collects what a comparison finds.
@@ -98,6 +96,17 @@ impl Findings {
 
     pub(crate) fn doubt(&mut self, reason: impl Into<String>) {
         self.doubts.push(reason.into());
+    }
+
+    /// What has to happen first, and does not, is a doubt.
+    pub(crate) fn unless_late<T>(&mut self, result: Result<T, ReplayError>) -> Result<Option<T>, ReplayError> {
+        match result {
+            Err(ReplayError::NotNow(late)) => {
+                self.doubt(late);
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
     }
 
     pub(crate) fn add(&mut self, other: Self) {

@@ -5,17 +5,16 @@ use std::{collections::HashMap, time::Duration};
 use events::Codec;
 use infra::config::Connections;
 use serde::Serialize;
-use tokio::runtime::Handle;
 
 use crate::{
     ReplayError, Verdict,
     audit::log::{self, Cut, Told},
     verdict::Findings,
-    walk::{PartitionRead, open_all, partitions, side_by_side},
+    walk::{Log, PartitionRead, open_all, partitions, side_by_side},
 };
 
 /// What was verified, and what it says.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Verified {
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -31,9 +30,7 @@ pub struct Verified {
 /// Decides every answered request again and compares with its event. Events that other rules than ours decided are counted and give
 /// [`Verdict::CannotTell`], as does what cannot be read.
 pub async fn verify(connections: &Connections, codec: &Codec) -> Verified {
-    let mut verified =
-        Verified { verdict: Verdict::Equal, partitions: 0, read: Vec::new(), requests: 0, events: 0, unanswered: 0 };
-    let mut findings = Findings::default();
+    let (mut verified, mut findings) = (Verified::default(), Findings::default());
     if let Err(error) = look(connections, codec, &mut verified, &mut findings).await {
         findings.doubt(error.to_string());
     }
@@ -48,14 +45,13 @@ async fn look(
     findings: &mut Findings,
 ) -> Result<(), ReplayError> {
     verified.partitions = partitions(connections).await?;
-    let (for_log, for_events, runtime) = (connections.clone(), codec.clone(), Handle::current());
-    let opened = open_all(verified.partitions, move |p| log::open(&for_log, &for_events, &runtime, p)).await?;
-    let for_log = connections.clone();
-    let parts = side_by_side(opened, move |mut opened| {
+    let log = Log::of(connections, codec);
+    let opened = open_all(verified.partitions, move |p| log::open(&log, p)).await?;
+    let parts = side_by_side(opened, |mut opened| {
         let next_offset = opened.events.last()?.map(|(event, _)| event.request_offset + 1);
         // Asked for afterwards: what was published meanwhile is part of it.
         opened.published = opened.events.whole()?.stable;
-        log::told(&for_log, opened, &Cut { next_offset, redis_seqs: &HashMap::new(), patience: Duration::ZERO })
+        log::told(opened, &Cut { next_offset, redis_seqs: &HashMap::new(), patience: Duration::ZERO })
     })
     .await?;
     let all = Told::join(parts, true, findings);

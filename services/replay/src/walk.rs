@@ -1,9 +1,9 @@
-//! Walks the events of one partition in order, looking unknown schemas up on the way.
+//! Walks one partition of the log in order, looking unknown schemas up on the way, and waits for what is on its way.
 
 use std::{
     ops::{ControlFlow, Range},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use domain::{Event, LoggedRequest, Timestamp, VoucherId};
@@ -24,6 +24,9 @@ const LEARN_TRIES: u32 = 20;
 
 /// Pause between two such tries.
 const LEARN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause between two looks for events that are on their way. Short: the lanes may be standing still meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Threads that read side by side. Most of their time they wait for answers of a broker.
 const THREADS: usize = 8;
@@ -48,20 +51,49 @@ pub struct PartitionRead {
     pub next_request: i64,
 }
 
-/// Reads the events of one partition. Blocks; the runtime is needed only to ask the registry.
-pub(crate) struct EventWalk {
-    pub(crate) partition: i32,
-    topic: String,
-    reader: PartitionReader,
+/// The log, and what it takes to read it. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Log {
+    pub(crate) connections: Connections,
     pub(crate) codec: Codec,
+    /// Needed only to ask the registry.
     pub(crate) runtime: Handle,
 }
 
-impl EventWalk {
-    pub(crate) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Self, ReplayError> {
-        let topic = connections.topics.events.clone();
-        let reader = PartitionReader::open(connections, &topic, partition)?;
-        Ok(Self { partition, topic, reader, codec: codec.clone(), runtime: runtime.clone() })
+impl Log {
+    /// Of the present runtime.
+    pub(crate) fn of(connections: &Connections, codec: &Codec) -> Self {
+        Self { connections: connections.clone(), codec: codec.clone(), runtime: Handle::current() }
+    }
+
+    /// One partition of `order-events`.
+    pub(crate) fn events(&self, partition: i32) -> Result<Walk, ReplayError> {
+        Walk::open(self, &self.connections.topics.events, partition)
+    }
+
+    /// One partition of `order-requests`.
+    pub(crate) fn requests(&self, partition: i32) -> Result<Walk, ReplayError> {
+        Walk::open(self, &self.connections.topics.requests, partition)
+    }
+}
+
+/// What a reader of records says of each: to go on, that it has enough, or why it fails.
+pub(crate) type Next = Result<ControlFlow<()>, ReplayError>;
+
+/// Reads one partition of a topic in order. Blocks.
+pub(crate) struct Walk {
+    pub(crate) partition: i32,
+    pub(crate) topic: String,
+    pub(crate) log: Log,
+    reader: PartitionReader,
+    /// Events and requests that were read so far.
+    pub(crate) records_read: u64,
+}
+
+impl Walk {
+    pub(crate) fn open(log: &Log, topic: &str, partition: i32) -> Result<Self, ReplayError> {
+        let reader = PartitionReader::open(&log.connections, topic, partition)?;
+        Ok(Self { partition, topic: topic.to_owned(), log: log.clone(), reader, records_read: 0 })
     }
 
     /// The partition's ends now.
@@ -71,7 +103,8 @@ impl EventWalk {
 
     /// What to say of records that were deleted before offset `start`.
     pub(crate) fn deleted(&self, start: i64) -> String {
-        deleted(&self.topic, self.partition, start)
+        let (topic, partition) = (&self.topic, self.partition);
+        format!("partition {partition} of {topic} begins at offset {start}: the records of offsets 0..{start} were deleted")
     }
 
     /// The partition's ends now. Fails where the beginning of the history is gone.
@@ -84,19 +117,54 @@ impl EventWalk {
         whole_from(&self.reader, &self.topic, self.partition, from)
     }
 
-    /// The first offset from which on no event answers a request below `request`. Answers are in the order of requests.
-    pub(crate) fn behind_answers(&mut self, ends: Ends, request: i64) -> Result<i64, ReplayError> {
-        let (codec, runtime, topic) = (&self.codec, &self.runtime, &self.topic);
-        self.reader.partition_point(ends, |record| Ok(decode(codec, runtime, topic, record)?.request_offset < request))
+    /// Waits, but not beyond `until`, for the answers to all requests below `request`; gives where the events end then. Fails where something
+    /// from offset `from` on is gone; without, whatever is gone is of no matter.
+    pub(crate) fn wait_answered(&mut self, request: i64, from: Option<i64>, until: Instant) -> Result<Ends, ReplayError> {
+        loop {
+            let answered = self.last()?.map_or(0, |(event, _)| event.request_offset + 1);
+            // Asked for afterwards: all that is answered lies below.
+            let ends = from.map_or_else(|| self.ends(), |from| self.whole_from(from))?;
+            if answered >= request {
+                return Ok(ends);
+            }
+            if Instant::now() >= until {
+                let what = "is decided in Postgres, but its event is not in the log: is the orders service running?";
+                return Err(ReplayError::NotNow(format!("partition {}: request {answered} {what}", self.partition)));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
     }
 
-    /// Calls `each` for the committed events in `from..to`, with their offsets, until it has had enough.
-    pub(crate) fn events(
+    /// The first offset of `ends` from which on no event answers a request below `request`; looked for at `hint` first.
+    pub(crate) fn first_answer(&mut self, ends: Ends, request: i64, hint: i64) -> Result<i64, ReplayError> {
+        let Self { log, topic, reader, records_read, .. } = self;
+        reader.first_answer(ends, request, hint, |record| {
+            *records_read += 1;
+            Ok(event_of(log, topic, record)?.request_offset)
+        })
+    }
+
+    /// Calls `each` for the committed records in `from..to`, until it has had enough.
+    pub(crate) fn records(
         &mut self,
         from: i64,
         to: i64,
-        mut each: impl FnMut(Event, i64) -> ControlFlow<()>,
+        mut each: impl FnMut(&Log, &str, Record) -> Next,
     ) -> Result<(), ReplayError> {
+        let Self { log, topic, reader, records_read, .. } = self;
+        let mut failed = None;
+        reader.read(from, to, &mut |record| {
+            *records_read += 1;
+            each(log, topic, record).unwrap_or_else(|error| {
+                failed = Some(error);
+                ControlFlow::Break(())
+            })
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Calls `each` for the committed events in `from..to`, with their offsets.
+    pub(crate) fn events(&mut self, from: i64, to: i64, mut each: impl FnMut(Event, i64) -> Next) -> Result<(), ReplayError> {
         self.timed_events(from, to, |event, offset, _| each(event, offset))
     }
 
@@ -105,19 +173,23 @@ impl EventWalk {
         &mut self,
         from: i64,
         to: i64,
-        mut each: impl FnMut(Event, i64, Timestamp) -> ControlFlow<()>,
+        mut each: impl FnMut(Event, i64, Timestamp) -> Next,
     ) -> Result<(), ReplayError> {
-        let mut failed = None;
-        let (codec, runtime, topic) = (&self.codec, &self.runtime, &self.topic);
-        let mut one = |record: Record| match decode(codec, runtime, topic, &record) {
-            Ok(event) => each(event, record.offset, record.timestamp),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        };
-        self.reader.read(from, to, &mut one)?;
-        failed.map_or(Ok(()), Err)
+        self.records(from, to, |log, topic, record| each(event_of(log, topic, &record)?, record.offset, record.timestamp))
+    }
+
+    /// Calls `each` for the requests at these offsets.
+    pub(crate) fn each_request(
+        &mut self,
+        offsets: Range<i64>,
+        mut each: impl FnMut(LoggedRequest) -> Next,
+    ) -> Result<(), ReplayError> {
+        self.records(offsets.start, offsets.end, |log, topic, record| {
+            let request = understand(&log.codec, &log.runtime, || log.codec.decode_request(&record.payload));
+            let request = request.map_err(|problem| unusable(topic, &record, problem))?.ok();
+            let (partition, offset, appended_at) = (record.partition, record.offset, record.timestamp);
+            each(LoggedRequest { partition, offset, appended_at, request })
+        })
     }
 
     /// The first offset that was appended at or after `at`, by the broker's clock; `None`: there is none yet.
@@ -141,13 +213,8 @@ impl EventWalk {
     /// The last event below the stable end, with its offset; `None`: there is none.
     pub(crate) fn last(&mut self) -> Result<Option<(Event, i64)>, ReplayError> {
         let Some(record) = self.reader.last()? else { return Ok(None) };
-        Ok(Some((decode(&self.codec, &self.runtime, &self.topic, &record)?, record.offset)))
+        Ok(Some((event_of(&self.log, &self.topic, &record)?, record.offset)))
     }
-}
-
-/// The ends of a partition whose first record must still be there.
-pub(crate) fn whole(reader: &PartitionReader, topic: &str, partition: i32) -> Result<Ends, ReplayError> {
-    whole_from(reader, topic, partition, 0)
 }
 
 /// The ends of a partition in which everything from offset `from` on must still be there.
@@ -168,38 +235,12 @@ fn whole_from(reader: &PartitionReader, topic: &str, partition: i32, from: i64) 
 pub async fn check_history(connections: &Connections, partitions: Vec<i32>) -> Result<(), ReplayError> {
     let connections = connections.clone();
     let topic = connections.topics.events.clone();
-    let check = move |p| whole(&PartitionReader::open(&connections, &topic, p)?, &topic, p).map(drop);
+    let check = move |p| whole_from(&PartitionReader::open(&connections, &topic, p)?, &topic, p, 0).map(drop);
     blocking(move || partitions.into_iter().try_for_each(check)).await
 }
 
-/// What to say of records that were deleted before offset `start`.
-pub(crate) fn deleted(topic: &str, partition: i32, start: i64) -> String {
-    format!("partition {partition} of {topic} begins at offset {start}: the records of offsets 0..{start} were deleted")
-}
-
-/// Reads the requests of `reader` at these offsets, in order, until `each` has had enough.
-pub(crate) fn requests(
-    reader: &mut PartitionReader,
-    (codec, runtime): (&Codec, &Handle),
-    topic: &str,
-    offsets: Range<i64>,
-    mut each: impl FnMut(Result<LoggedRequest, ReplayError>) -> ControlFlow<()>,
-) -> Result<(), ReplayError> {
-    let mut one = |record: Record| {
-        let request = understand(codec, runtime, || codec.decode_request(&record.payload));
-        let logged = |request: Result<_, String>| LoggedRequest {
-            partition: record.partition,
-            offset: record.offset,
-            appended_at: record.timestamp,
-            request: request.ok(),
-        };
-        each(request.map(logged).map_err(|problem| unusable(topic, &record, problem)))
-    };
-    Ok(reader.read(offsets.start, offsets.end, &mut one)?)
-}
-
-fn decode(codec: &Codec, runtime: &Handle, topic: &str, record: &Record) -> Result<Event, ReplayError> {
-    let event = understand(codec, runtime, || codec.decode_event(&record.payload, record.partition));
+fn event_of(log: &Log, topic: &str, record: &Record) -> Result<Event, ReplayError> {
+    let event = understand(&log.codec, &log.runtime, || log.codec.decode_event(&record.payload, record.partition));
     event.and_then(|event| event).map_err(|problem| unusable(topic, record, problem))
 }
 

@@ -4,6 +4,7 @@ mod group;
 mod probe;
 mod reader;
 mod refused;
+mod search;
 mod topics;
 
 use std::{

@@ -18,7 +18,7 @@ use rdkafka::{
     error::{KafkaError, RDKafkaErrorCode},
 };
 
-use super::{CALL_TIMEOUT, ClientLog, Ends, LogError, Record, client_config};
+use super::{CALL_TIMEOUT, ClientLog, Ends, LogError, Record, client_config, search::first_answer};
 use crate::config::Connections;
 
 /// A read that has got nowhere for this long fails. A change of leader takes about 10 s.
@@ -153,27 +153,23 @@ impl PartitionReader {
         Ok(None)
     }
 
-    /// The first offset of `ends` from which on no committed record `is_before`, where those that are come first. Reads a record a halving.
-    pub fn partition_point<E: From<LogError>>(
+    /// The first offset of `ends` from which on events answer requests at or beyond `request`, as `answers` says of a record. Looks at `hint`
+    /// first, and reads a few events on the way however long the log is; [`search`](super::search) says how, and of what the log must be made.
+    pub fn first_answer<E: From<LogError>>(
         &mut self,
         ends: Ends,
-        mut is_before: impl FnMut(&Record) -> Result<bool, E>,
+        request: i64,
+        hint: i64,
+        mut answers: impl FnMut(&Record) -> Result<i64, E>,
     ) -> Result<i64, E> {
-        // Every record below `low` is before, none at or after `high` is.
-        let (mut low, mut high) = (ends.start, ends.stable);
-        while low < high {
-            let middle = low + (high - low) / 2;
+        first_answer(request, (ends.start, ends.stable), hint, |from, to| {
             let mut found = None;
-            self.read(middle, ends.stable, &mut |record| {
+            self.read(from, to, &mut |record| {
                 found = Some(record);
                 ControlFlow::Break(())
             })?;
-            match found {
-                Some(record) if is_before(&record)? => low = record.offset + 1,
-                _ => high = middle,
-            }
-        }
-        Ok(low)
+            found.map(|record| Ok((record.offset, answers(&record)?))).transpose()
+        })
     }
 
     fn uncommitted(&self) -> Result<&BaseConsumer<ClientLog>, LogError> {

@@ -13,26 +13,20 @@ use domain::{
     Event, EventBody, LoggedRequest, RULES_VERSION, RefusalReason, RequestKind, State, UserId, Voucher, VoucherId, conservation,
     decide,
 };
-use events::Codec;
-use infra::{config::Connections, kafka::PartitionReader};
-use tokio::runtime::Handle;
 
 use crate::{
     ReplayError,
     compare::changes,
     verdict::{Findings, Kind},
-    walk::{self, EventWalk, PartitionRead, whole},
+    walk::{Log, PartitionRead, Walk},
 };
 
 /// Requests read ahead of their events.
 const AHEAD: usize = 1000;
 
-/// Pause between two looks for events that Postgres has and the log does not have yet.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
-
 /// A partition's events, opened before the snapshot of Postgres is taken.
 pub(crate) struct Opened {
-    pub(crate) events: EventWalk,
+    pub(crate) events: Walk,
     /// Where they ended at that moment: what is below was committed in Postgres first.
     pub(crate) published: i64,
 }
@@ -142,38 +136,36 @@ impl Requests {
 }
 
 /// Opens the events of a partition and looks where they end. Blocks.
-pub(crate) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Opened, ReplayError> {
-    let events = EventWalk::open(connections, codec, runtime, partition)?;
+pub(crate) fn open(log: &Log, partition: i32) -> Result<Opened, ReplayError> {
+    let events = log.events(partition)?;
     let published = events.whole()?.stable;
     Ok(Opened { events, published })
 }
 
 /// Reads the partition up to the cut. Blocks.
-pub(crate) fn told(connections: &Connections, mut opened: Opened, cut: &Cut<'_>) -> Result<Told, ReplayError> {
-    let mut told = Told::default();
-    let (topic, partition) = (&connections.topics.requests, opened.events.partition);
-    let mut reader = PartitionReader::open(connections, topic, partition)?;
-    let ends = whole(&reader, topic, partition)?;
+pub(crate) fn told(mut opened: Opened, cut: &Cut<'_>) -> Result<Told, ReplayError> {
+    let (mut told, partition) = (Told::default(), opened.events.partition);
+    let mut asked = opened.events.log.requests(partition)?;
+    let ends = asked.whole()?;
     let position = cut.next_offset.unwrap_or(0);
     if position > ends.high {
-        told.findings.differs(Kind::Position, beyond_end(partition, position, ends.high, topic));
+        told.findings.differs(Kind::Position, beyond_end(&asked, position, ends.high));
     }
     told.undecided = (ends.high - position).max(0);
-    let (codec, runtime) = (opened.events.codec.clone(), opened.events.runtime.clone());
     let to = position.min(ends.stable);
     thread::scope(|scope| {
         let (sender, requests) = sync_channel(AHEAD);
         scope.spawn(move || {
-            let each = |request| match sender.send(request) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
+            let each = |request| {
+                let is_heard = sender.send(Ok(request)).is_ok();
+                Ok(if is_heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
             };
-            if let Err(error) = walk::requests(&mut reader, (&codec, &runtime), topic, 0..to, each) {
+            if let Err(error) = asked.each_request(0..to, each) {
                 // Nobody listens any more where the events could not be read.
                 let _ = sender.send(Err(error));
             }
         });
-        told.walk(&mut opened, cut, position, Requests::new(requests.into_iter()))
+        told.walk(&mut opened, cut, (to, position), Requests::new(requests.into_iter()))
     })?;
     told.finish(cut);
     let (end, events) = (opened.published, told.events);
@@ -223,26 +215,32 @@ impl Told {
         all
     }
 
-    /// Takes the events up to the one that answers the last request of the cut.
-    fn walk(&mut self, opened: &mut Opened, cut: &Cut<'_>, position: i64, mut requests: Requests) -> Result<(), ReplayError> {
-        let partition = opened.events.partition;
-        let early = Early { position, published: opened.published };
-        let started = Instant::now();
-        let (mut from, mut end) = (0, opened.published);
-        loop {
-            opened.events.events(from, end, |event, offset| {
-                self.take(cut, &early, &mut requests, event, offset);
-                ControlFlow::Continue(())
+    /// Takes the events up to the one that answers the last of the requests, which end at `to`.
+    fn walk(
+        &mut self,
+        opened: &mut Opened,
+        cut: &Cut<'_>,
+        (to, position): (i64, i64),
+        mut requests: Requests,
+    ) -> Result<(), ReplayError> {
+        let Opened { events, published } = opened;
+        let (partition, until) = (events.partition, Instant::now() + cut.patience);
+        let early = Early { position, published: *published };
+        let mut take = |told: &mut Self, events: &mut Walk, from, to| {
+            events.events(from, to, |event, offset| {
+                told.take(cut, &early, &mut requests, event, offset);
+                Ok(ControlFlow::Continue(()))
             })?;
-            from = end;
-            let Some(missing) = requests.offset() else { break };
-            if started.elapsed() > cut.patience {
-                self.findings.doubt(not_in_log(partition, missing));
-                self.is_late = true;
-                break;
+            Ok::<_, ReplayError>(requests.offset())
+        };
+        if take(self, events, 0, *published)?.is_some() {
+            let ends = events.wait_answered(to, Some(*published), until);
+            match self.findings.unless_late(ends)? {
+                Some(ends) => {
+                    take(self, events, *published, ends.stable)?;
+                }
+                None => self.is_late = true,
             }
-            thread::sleep(LOOK_EVERY);
-            end = opened.events.whole()?.stable;
         }
         self.requests = requests.count()?;
         if self.other_rules > 0 {
@@ -258,6 +256,7 @@ impl Told {
     fn take(&mut self, cut: &Cut<'_>, early: &Early, requests: &mut Requests, event: Event, offset: i64) {
         let partition = event.partition;
         if event.request_offset >= early.position {
+            self.skip(partition, requests, event.request_offset, offset);
             if offset < early.published {
                 let what = behind(partition, offset, event.request_offset, early.position);
                 self.findings.differs(Kind::PostgresBehind, what);
@@ -309,12 +308,7 @@ impl Told {
     /// Each event must answer the next request that has none yet; gives that request.
     fn answer(&mut self, partition: i32, requests: &mut Requests, event: &Event, offset: i64) -> Option<LoggedRequest> {
         let answers = event.request_offset;
-        while let Some(skipped) = requests.offset().filter(|next| *next < answers) {
-            let what =
-                format!("partition {partition}: request {skipped} has no event (event {offset} answers request {answers})");
-            self.findings.differs(Kind::RequestUnanswered, what);
-            requests.pass();
-        }
+        self.skip(partition, requests, answers, offset);
         if requests.offset() == Some(answers) {
             return requests.pass();
         }
@@ -326,6 +320,16 @@ impl Told {
             self.findings.differs(Kind::EventUnfounded, what);
         }
         None
+    }
+
+    /// The requests before the one that an event answers must have had theirs.
+    fn skip(&mut self, partition: i32, requests: &mut Requests, answers: i64, offset: i64) {
+        while let Some(skipped) = requests.offset().filter(|next| *next < answers) {
+            let what =
+                format!("partition {partition}: request {skipped} has no event (event {offset} answers request {answers})");
+            self.findings.differs(Kind::RequestUnanswered, what);
+            requests.pass();
+        }
     }
 
     /// Whether the event is about this very request, and what the rules make of it in the state that the log has led to.
@@ -377,14 +381,9 @@ impl Told {
     }
 }
 
-pub(super) fn beyond_end(partition: i32, position: i64, end: i64, topic: &str) -> String {
+pub(super) fn beyond_end(requests: &Walk, position: i64, end: i64) -> String {
+    let Walk { partition, topic, .. } = requests;
     format!("partition {partition}: the lane stands at {position}, beyond the end {end} of {topic}")
-}
-
-pub(crate) fn not_in_log(partition: i32, request: i64) -> String {
-    format!(
-        "partition {partition}: request {request} is decided in Postgres, but its event is not in the log: is the orders service running?"
-    )
 }
 
 pub(super) fn behind(partition: i32, offset: i64, answers: i64, position: i64) -> String {

@@ -25,11 +25,10 @@ use domain::{State, Timestamp, VoucherId};
 use events::{Codec, dead_letter};
 use infra::{
     config::Connections,
-    kafka::{PartitionReader, partition_count},
+    kafka::partition_count,
     redis::{Store, StoreError},
 };
 use serde::Serialize;
-use tokio::runtime::Handle;
 
 use self::{
     log::{Cut, Told, told},
@@ -40,7 +39,7 @@ use crate::{
     ReplayError, Verdict,
     compare::{self, Snapshot},
     verdict::{Findings, Kind},
-    walk::{PartitionRead, blocking, open_all, partitions, side_by_side, whole},
+    walk::{Log, PartitionRead, Walk, blocking, open_all, partitions, side_by_side},
 };
 
 /// Pause between two looks for a voucher that Redis does not have.
@@ -84,7 +83,7 @@ pub struct VoucherCut {
 }
 
 /// What an audit looked at, and what it says.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Audit {
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -126,21 +125,7 @@ impl Auditor {
     /// As [`audit`](fn@audit).
     pub async fn audit(&mut self) -> Audit {
         let started = Instant::now();
-        let mut audit = Audit {
-            verdict: Verdict::Equal,
-            vouchers: Vec::new(),
-            partitions: 0,
-            read: Vec::new(),
-            requests: 0,
-            events: 0,
-            undecided: 0,
-            in_flight: 0,
-            order_rows: 0,
-            dead_letters: 0,
-            drift_units: 0,
-            seconds: 0.0,
-        };
-        let mut findings = Findings::default();
+        let (mut audit, mut findings) = (Audit::default(), Findings::default());
         if let Err(error) = self.look(&mut audit, &mut findings).await {
             findings.doubt(error.to_string());
         }
@@ -182,7 +167,7 @@ impl Auditor {
             // Rows would differ only because they are of another moment.
             return Ok(());
         }
-        audit.dead_letters = dead_letters(&connections, &snapshot.positions, unreadable, findings).await?;
+        audit.dead_letters = dead_letters(Log::of(&connections, &self.codec), &snapshot.positions, unreadable, findings).await?;
         compare::compare_vouchers(&snapshot.vouchers, &state.vouchers, findings);
         let (rows, drift) = compare::compare_sums(&client, &sums, findings).await?;
         (audit.order_rows, audit.drift_units) = (rows, audit.drift_units + drift);
@@ -202,17 +187,16 @@ impl Auditor {
         client: &tokio_postgres::Client,
         redis_seqs: Arc<HashMap<VoucherId, i64>>,
     ) -> Result<(Snapshot, Vec<Told>), ReplayError> {
-        let (connections, codec, runtime) = (self.connections.clone(), self.codec.clone(), Handle::current());
-        let (requests, patience) = (connections.topics.requests.clone(), self.options.patience);
+        let (log, patience) = (Log::of(&self.connections, &self.codec), self.options.patience);
+        let requests = &self.connections.topics.requests;
         let cut = |positions: &HashMap<i32, i64>, partition: i32| positions.get(&partition).copied();
         if self.options.deep {
-            let for_log = connections.clone();
-            let opened = open_all(count, move |p| log::open(&for_log, &codec, &runtime, p)).await?;
-            let snapshot = compare::open(client, &requests).await?;
+            let opened = open_all(count, move |p| log::open(&log, p)).await?;
+            let snapshot = compare::open(client, requests).await?;
             let positions = snapshot.positions.clone();
             let parts = side_by_side(opened, move |opened| {
                 let next_offset = cut(&positions, opened.events.partition);
-                told(&connections, opened, &Cut { next_offset, redis_seqs: &redis_seqs, patience })
+                told(opened, &Cut { next_offset, redis_seqs: &redis_seqs, patience })
             });
             return Ok((snapshot, parts.await?));
         }
@@ -221,9 +205,9 @@ impl Auditor {
         let opened = if kept.len() == usize::try_from(count).unwrap_or(0) {
             side_by_side(kept, Sums::look).await?
         } else {
-            open_all(count, move |p| Sums::open(&connections, &codec, &runtime, p)).await?
+            open_all(count, move |p| Sums::open(&log, p)).await?
         };
-        let snapshot = compare::open(client, &requests).await?;
+        let snapshot = compare::open(client, requests).await?;
         let positions = snapshot.positions.clone();
         let read = side_by_side(opened, move |sums| {
             let next_offset = cut(&positions, sums.partition());
@@ -305,23 +289,20 @@ async fn is_there(store: &Store, id: &VoucherId) -> Result<bool, ReplayError> {
 /// Each request refused as unreadable must have its dead letter, and each dead letter of a decided request its refusal. Gives the number
 /// of dead letters looked at.
 async fn dead_letters(
-    connections: &Connections,
+    log: Log,
     positions: &HashMap<i32, i64>,
     refused: BTreeSet<(i32, i64)>,
     findings: &mut Findings,
 ) -> Result<u64, ReplayError> {
-    let connections = connections.clone();
-    let requests = connections.topics.requests.clone();
-    let asked = connections.clone();
+    let asked = log.connections.clone();
     let count_of = blocking(move || Ok(partition_count(&asked, &asked.topics.dead_letters)?)).await?;
     let read = move |partition| {
-        let topic = &connections.topics.dead_letters;
-        let mut reader = PartitionReader::open(&connections, topic, partition)?;
-        let ends = whole(&reader, topic, partition)?;
-        let mut places = Vec::new();
-        reader.read(0, ends.stable, &mut |record| {
-            places.push(place(&record.headers, &requests));
-            ControlFlow::Continue(())
+        let topics = &log.connections.topics;
+        let mut letters = Walk::open(&log, &topics.dead_letters, partition)?;
+        let (end, mut places) = (letters.whole()?.stable, Vec::new());
+        letters.records(0, end, |_, _, record| {
+            places.push(place(&record.headers, &topics.requests));
+            Ok(ControlFlow::Continue(()))
         })?;
         Ok(places)
     };

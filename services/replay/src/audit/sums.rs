@@ -1,25 +1,21 @@
 //! One partition's events folded into the numbers of its vouchers, and nothing else: what is kept from audit to audit is small however long
 //! the log is, so the next one reads on where the last one ended.
 
-use std::{ops::ControlFlow, thread, time::Instant};
+use std::{ops::ControlFlow, time::Instant};
 
 use domain::{Event, VoucherId};
-use events::Codec;
-use infra::{config::Connections, kafka::PartitionReader};
-use tokio::runtime::Handle;
 
-use super::log::{Cut, LOOK_EVERY, Told, behind, beyond_end, in_turn, not_in_log};
+use super::log::{Cut, Told, behind, beyond_end, in_turn};
 use crate::{
     ReplayError,
     verdict::{Findings, Kind},
-    walk::{EventWalk, PartitionRead, whole},
+    walk::{Log, PartitionRead, Walk},
 };
 
 /// A partition, folded up to an event.
 pub(super) struct Sums {
-    events: EventWalk,
-    requests: PartitionReader,
-    topic: String,
+    events: Walk,
+    requests: Walk,
     /// Where the events ended before the snapshot of Postgres: what is below was committed there first.
     published: i64,
     /// The event to go on with.
@@ -31,11 +27,9 @@ pub(super) struct Sums {
 
 impl Sums {
     /// Opens a partition of which nothing is folded. Blocks.
-    pub(super) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Self, ReplayError> {
-        let topic = connections.topics.requests.clone();
-        let requests = PartitionReader::open(connections, &topic, partition)?;
-        let events = EventWalk::open(connections, codec, runtime, partition)?;
-        Self { events, requests, topic, published: 0, from: 0, next_request: 0, told: Told::default() }.look()
+    pub(super) fn open(log: &Log, partition: i32) -> Result<Self, ReplayError> {
+        let (events, requests) = (log.events(partition)?, log.requests(partition)?);
+        Self { events, requests, published: 0, from: 0, next_request: 0, told: Told::default() }.look()
     }
 
     pub(super) fn partition(&self) -> i32 {
@@ -58,25 +52,19 @@ impl Sums {
             (self.from, self.next_request, self.told) = (0, 0, Told::default());
         }
         let (mut findings, mut is_late) = (Findings::default(), false);
-        let ends = whole(&self.requests, &self.topic, partition)?;
+        let ends = self.requests.whole()?;
         if position > ends.high {
-            findings.differs(Kind::Position, beyond_end(partition, position, ends.high, &self.topic));
+            findings.differs(Kind::Position, beyond_end(&self.requests, position, ends.high));
         }
-        let started = Instant::now();
-        let mut end = self.published;
-        let beyond = loop {
-            let beyond = self.fold(end, cut, position)?;
-            if beyond.is_some() || self.next_request >= position.min(ends.stable) {
-                break beyond;
+        let until = Instant::now() + cut.patience;
+        let mut beyond = self.fold(self.published, cut, position)?;
+        let wanted = position.min(ends.stable);
+        if beyond.is_none() && self.next_request < wanted {
+            match findings.unless_late(self.events.wait_answered(wanted, Some(self.from), until))? {
+                Some(ends) => beyond = self.fold(ends.stable, cut, position)?,
+                None => is_late = true,
             }
-            if started.elapsed() > cut.patience {
-                findings.doubt(not_in_log(partition, self.next_request));
-                is_late = true;
-                break None;
-            }
-            thread::sleep(LOOK_EVERY);
-            end = self.events.whole_from(self.from)?.stable;
-        };
+        }
         if let Some((offset, answers)) = beyond.filter(|(offset, _)| *offset < self.published) {
             findings.differs(Kind::PostgresBehind, behind(partition, offset, answers, position));
         }
@@ -98,7 +86,7 @@ impl Sums {
         events.events(*from, to, |event: Event, offset| {
             if event.request_offset >= position {
                 beyond = Some((offset, event.request_offset));
-                return ControlFlow::Break(());
+                return Ok(ControlFlow::Break(()));
             }
             told.events += 1;
             in_turn(next_request, &event, offset, &mut told.findings);
@@ -106,7 +94,7 @@ impl Sums {
             told.state.orders.clear();
             told.state.held.clear();
             told.state.payments.clear();
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
         })?;
         *from = beyond.map_or(to, |(offset, _)| offset).max(*from);
         Ok(beyond)

@@ -6,14 +6,11 @@ use std::{
 };
 
 use domain::{LoggedRequest, OrderId, Timestamp};
-use events::Codec;
-use infra::{config::Connections, kafka::PartitionReader};
-use tokio::runtime::Handle;
 
-use super::{Answer, Looked, Step, search::first_answer};
+use super::{Answer, Looked, Step};
 use crate::{
     ReplayError,
-    walk::{self, EventWalk},
+    walk::{Log, Walk},
 };
 
 /// Where to look through requests: from `offset` or, where that is not known, from those appended at `since`; at least to those of `until`.
@@ -29,6 +26,7 @@ pub(super) struct Place {
 pub(super) struct Found {
     pub(super) steps: Vec<Step>,
     pub(super) looked_through: Vec<Looked>,
+    /// Of both topics.
     pub(super) records_read: u64,
     pub(super) wrong: Vec<String>,
     /// What was asked for and is no longer in the log.
@@ -36,20 +34,15 @@ pub(super) struct Found {
 }
 
 /// Both topics of one partition. Everything here blocks.
-pub(super) struct Log {
-    partition: i32,
-    topic: String,
-    requests: PartitionReader,
-    events: EventWalk,
+pub(super) struct Partition {
+    requests: Walk,
+    events: Walk,
     found: Found,
 }
 
-impl Log {
-    pub(super) fn open(connections: &Connections, codec: &Codec, runtime: &Handle, partition: i32) -> Result<Self, ReplayError> {
-        let topic = connections.topics.requests.clone();
-        let requests = PartitionReader::open(connections, &topic, partition)?;
-        let events = EventWalk::open(connections, codec, runtime, partition)?;
-        Ok(Self { partition, topic, requests, events, found: Found::default() })
+impl Partition {
+    pub(super) fn open(log: &Log, partition: i32) -> Result<Self, ReplayError> {
+        Ok(Self { requests: log.requests(partition)?, events: log.events(partition)?, found: Found::default() })
     }
 
     /// Looks through `look` requests from each place, or (`deep`) through all from the first one on.
@@ -67,16 +60,17 @@ impl Log {
         let mut passed = 0;
         for (begin, until) in begins {
             if begin < ends.start {
-                self.found.deleted.insert(walk::deleted(&self.topic, self.partition, ends.start));
+                self.found.deleted.insert(self.requests.deleted(ends.start));
             }
             let from = begin.max(ends.start).max(passed);
             let enough = |request: &LoggedRequest| !deep && request.offset - begin >= look && request.appended_at > until;
             let requests = self.requests_about(order, from..ends.stable, enough, &mut passed)?;
             if passed > from {
-                self.found.looked_through.push(Looked { partition: self.partition, from, to: passed, end: ends.stable });
+                self.found.looked_through.push(Looked { partition: self.requests.partition, from, to: passed, end: ends.stable });
             }
             self.pair(requests)?;
         }
+        self.found.records_read = self.requests.records_read + self.events.records_read;
         Ok(self.found)
     }
 
@@ -88,26 +82,18 @@ impl Log {
         enough: impl Fn(&LoggedRequest) -> bool,
         passed: &mut i64,
     ) -> Result<Vec<LoggedRequest>, ReplayError> {
-        let (mut about, mut failed) = (Vec::new(), None);
-        let reading = (&self.events.codec, &self.events.runtime);
-        walk::requests(&mut self.requests, reading, &self.topic, offsets, |request| {
-            self.found.records_read += 1;
-            match request {
-                Ok(request) if enough(&request) => return ControlFlow::Break(()),
-                Ok(request) => {
-                    *passed = request.offset + 1;
-                    if request.request.as_ref().and_then(|r| r.body.order_id()) == Some(order) {
-                        about.push(request);
-                    }
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    return ControlFlow::Break(());
-                }
+        let mut about = Vec::new();
+        self.requests.each_request(offsets, |request| {
+            if enough(&request) {
+                return Ok(ControlFlow::Break(()));
             }
-            ControlFlow::Continue(())
+            *passed = request.offset + 1;
+            if request.request.as_ref().and_then(|r| r.body.order_id()) == Some(order) {
+                about.push(request);
+            }
+            Ok(ControlFlow::Continue(()))
         })?;
-        failed.map_or(Ok(about), Err)
+        Ok(about)
     }
 
     /// Finds the events that answer these requests, which are in order.
@@ -115,26 +101,16 @@ impl Log {
         let (Some(first), Some(last)) = (requests.first(), requests.last().map(|last| last.offset)) else { return Ok(()) };
         let ends = self.events.ends()?;
         let hint = self.events.offset_at(first.appended_at)?.unwrap_or(ends.stable);
-        let (events, read) = (&mut self.events, &mut self.found.records_read);
-        let begin = first_answer(first.offset, (ends.start, ends.stable), hint, |from, to| {
-            let mut next = None;
-            events.events(from, to, |event, offset| {
-                *read += 1;
-                next = Some((offset, event.request_offset));
-                ControlFlow::Break(())
-            })?;
-            Ok::<_, ReplayError>(next)
-        })?;
+        let begin = self.events.first_answer(ends, first.offset, hint)?;
         let (mut answers, mut answered) = (Vec::new(), i64::MIN);
-        events.timed_events(begin, ends.stable, |event, offset, appended_at| {
-            *read += 1;
+        self.events.timed_events(begin, ends.stable, |event, offset, appended_at| {
             answered = event.request_offset;
             if requests.binary_search_by_key(&answered, |request| request.offset).is_ok() {
                 answers.push(Answer { why: event.why(), event, offset, appended_at, settled: None });
             }
-            if answered >= last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            Ok(if answered >= last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        let is_all_gone = ends.start > 0 && answered == i64::MIN && events.last()?.is_none();
+        let is_all_gone = ends.start > 0 && answered == i64::MIN && self.events.last()?.is_none();
         // One that was published twice is the audit's business.
         answers.dedup_by_key(|answer: &mut Answer| answer.event.request_offset);
         let mut answers = answers.into_iter().peekable();
@@ -145,7 +121,10 @@ impl Log {
             if is_answer_deleted {
                 self.found.deleted.insert(self.events.deleted(ends.start));
             } else if is_lost {
-                let what = format!("request {} of partition {} has no event: `doorbuster audit`", request.offset, self.partition);
+                let what = format!(
+                    "request {} of partition {} has no event: `doorbuster audit`",
+                    request.offset, self.requests.partition
+                );
                 self.found.wrong.push(what);
             }
             let LoggedRequest { partition, offset, appended_at, request } = request;

@@ -2,10 +2,9 @@
 //!
 //! No topic is scanned. The row names the order's request by offset, and its last change by instant; a reservation names its instant, too. From
 //! each of these places some requests are looked through for others about the same order (repeats, refusals, payments), and the events that answer
-//! them are searched for: see [`search`]. So what is read does not grow with the log.
+//! them are searched for. So what is read does not grow with the log.
 
 mod look;
-mod search;
 
 use domain::{ALLOWED_SKEW_MS, Event, EventBody, Order, OrderId, OrderStatus, Request, RequestBody, Timestamp, UserId, Voucher};
 use events::Codec;
@@ -15,12 +14,11 @@ use infra::{
     redis::{Store, StoreError},
 };
 use serde::Serialize;
-use tokio::runtime::Handle;
 
-use self::look::{Log, Place};
+use self::look::{Partition, Place};
 use crate::{
     ReplayError,
-    walk::{partitions, side_by_side},
+    walk::{Log, partitions, side_by_side},
 };
 
 /// How far an order is looked for.
@@ -146,9 +144,8 @@ pub async fn explain(
         Some(home) => home..home + 1,
         None => 0..partitions(connections).await?,
     };
-    let (connections, codec, runtime, depth) =
-        (connections.clone(), codec.clone(), Handle::current(), (options.look, options.deep));
-    let look = move |partition| Log::open(&connections, &codec, &runtime, partition)?.look(order, &places, depth);
+    let (log, depth) = (Log::of(connections, codec), (options.look, options.deep));
+    let look = move |partition| Partition::open(&log, partition)?.look(order, &places, depth);
     let mut is_whole = true;
     for found in side_by_side(partitions, look).await? {
         is_whole &= found.deleted.is_empty();

@@ -8,7 +8,7 @@ use crate::{
     ReplayError,
     audit::log::{in_turn, seq_before},
     verdict::Findings,
-    walk::EventWalk,
+    walk::Walk,
 };
 
 /// Events between two looks at the progress.
@@ -25,7 +25,7 @@ pub(super) struct Chunk {
 
 /// One partition, read up to `from`.
 pub(super) struct Partition {
-    pub(super) events: EventWalk,
+    pub(super) events: Walk,
     /// Where reading began, and where its events ended then.
     pub(super) begin: i64,
     pub(super) end: i64,
@@ -37,7 +37,7 @@ pub(super) struct Partition {
 
 impl Partition {
     /// Begins at event `begin`, which answers request `next_request`.
-    pub(super) fn new(events: EventWalk, (begin, next_request): (i64, i64), end: i64, chunk: usize) -> Self {
+    pub(super) fn new(events: Walk, (begin, next_request): (i64, i64), end: i64, chunk: usize) -> Self {
         let fold = Fold { next_request, ..Fold::default() };
         Self { events, begin, end, from: begin, chunk, fold }
     }
@@ -52,27 +52,24 @@ impl Partition {
         passed: &dyn Fn(i64),
     ) -> Result<(), ReplayError> {
         let Self { events, from, chunk, fold, .. } = self;
-        let (mut failed, mut told, begun) = (None, *from, *from);
-        let mut stopped = None;
+        let (mut told, begun, mut stopped) = (*from, *from, None);
         events.events(begun, to, |event, offset| {
             if event.request_offset >= position {
+                // What it leaves out below the position has no answer, and will have none.
+                in_turn(&mut fold.next_request.clone(), &event, offset, &mut fold.findings);
                 stopped = Some(offset);
-                return ControlFlow::Break(());
+                return Ok(ControlFlow::Break(()));
             }
             fold.take(&event, offset);
             if offset - told >= TELL_EVERY {
                 passed(offset - told);
                 told = offset;
             }
-            if fold.state.orders.len() >= *chunk
-                && let Err(error) = each(fold.chunk())
-            {
-                failed = Some(error);
-                return ControlFlow::Break(());
+            if fold.state.orders.len() >= *chunk {
+                each(fold.chunk())?;
             }
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
         })?;
-        failed.map_or(Ok(()), Err)?;
         *from = stopped.unwrap_or(to).max(begun);
         passed(*from - told);
         if fold.state.orders.is_empty() { Ok(()) } else { each(fold.chunk()) }

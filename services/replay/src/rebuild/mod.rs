@@ -26,7 +26,7 @@ use infra::{
     postgres::{Fault, rows::order_of},
 };
 use serde::Serialize;
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::sync::mpsc;
 
 use self::{
     fold::{Chunk, Partition},
@@ -34,17 +34,14 @@ use self::{
 };
 use crate::{
     ReplayError, Verdict,
-    audit::log::{merge, not_in_log},
+    audit::log::merge,
     compare, snapshot,
     verdict::{Findings, Kind},
-    walk::{EventWalk, PartitionRead, blocking, open_all, partitions},
+    walk::{Log, PartitionRead, blocking, open_all, partitions},
 };
 
 /// Partitions folded side by side: each has a session of Postgres, and a chunk or two in memory.
 const SIDE_BY_SIDE: usize = 4;
-
-/// Pause between two looks for events that Postgres has and the log does not have yet.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Longest wait for such events while the lanes stand still; below the 2 s after which they give up a wait.
 const STANDSTILL: Duration = Duration::from_secs(1);
@@ -107,22 +104,19 @@ pub enum Progress {
 pub type Watch = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// What became of the swap.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "swap", rename_all = "snake_case")]
 pub enum Swapped {
+    #[default]
     NotAsked,
     /// `kept`: the schema in which the old tables are, where they differed.
-    Done {
-        kept: Option<&'static str>,
-    },
+    Done { kept: Option<&'static str> },
     /// Nothing was changed.
-    Refused {
-        reason: String,
-    },
+    Refused { reason: String },
 }
 
 /// What a rebuild read and what it says.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Rebuild {
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -139,17 +133,7 @@ pub struct Rebuild {
 
 /// Rebuilds and compares. What cannot be asked or read gives [`Verdict::CannotTell`], and leaves everything as it was.
 pub async fn rebuild(connections: &Connections, codec: &Codec, options: &RebuildOptions, watch: Watch) -> Rebuild {
-    let mut told = Rebuild {
-        verdict: Verdict::Equal,
-        swapped: Swapped::NotAsked,
-        partitions: Vec::new(),
-        vouchers: 0,
-        order_rows: 0,
-        fold_seconds: 0.0,
-        index_seconds: 0.0,
-        compare_seconds: 0.0,
-    };
-    let mut findings = Findings::default();
+    let (mut told, mut findings) = (Rebuild::default(), Findings::default());
     if let Err(error) = work(connections, codec, options, watch, &mut told, &mut findings).await {
         match &error {
             ReplayError::Database(refused) if refused.fault() == Fault::Constraint => {
@@ -170,15 +154,14 @@ async fn work(
     told: &mut Rebuild,
     findings: &mut Findings,
 ) -> Result<(), ReplayError> {
-    let (count, runtime) = (partitions(connections).await?, Handle::current());
-    let (for_log, for_events, chunk) = (connections.clone(), codec.clone(), options.chunk);
+    let (count, log, chunk) = (partitions(connections).await?, Log::of(connections, codec), options.chunk);
     let base = match &options.from {
         Some(path) => Some(snapshot::open(connections, path).await?),
         None => None,
     };
     let header = base.as_ref().map(|base| base.header.clone());
     let opened = open_all(count, move |partition| {
-        let walk = EventWalk::open(&for_log, &for_events, &runtime, partition)?;
+        let walk = log.events(partition)?;
         let begin = header.as_ref().map_or((0, 0), |header| header.begin(partition));
         let end = walk.whole_from(begin.0)?.stable;
         Ok(Partition::new(walk, begin, end, chunk))
@@ -237,20 +220,16 @@ impl Build<'_> {
             findings.differs(Kind::PostgresBehind, what);
         }
         let built = self.shadow.loader().await?;
-        match caught_up {
-            // Rows would differ only because they are of another moment.
-            Err(ReplayError::NotNow(late)) => findings.doubt(late),
-            Err(error) => return Err(error),
-            Ok(()) => {
-                compare::compare_vouchers(&snapshot.vouchers, &vouchers, findings);
-                let by_log = compare::orders(&built.client).await?.map(|row| Ok(order_of(&row?)?));
-                let passed = |done| {
-                    if done % TELL_EVERY == 0 {
-                        watch(Progress::Compare { done, of });
-                    }
-                };
-                told.order_rows = compare::compare_orders(compare::orders(&live).await?, by_log, findings, passed).await?;
-            }
+        // Rows of a log that is late would differ only because they are of another moment.
+        if findings.unless_late(caught_up)?.is_some() {
+            compare::compare_vouchers(&snapshot.vouchers, &vouchers, findings);
+            let by_log = compare::orders(&built.client).await?.map(|row| Ok(order_of(&row?)?));
+            let passed = |done| {
+                if done % TELL_EVERY == 0 {
+                    watch(Progress::Compare { done, of });
+                }
+            };
+            told.order_rows = compare::compare_orders(compare::orders(&live).await?, by_log, findings, passed).await?;
         }
         told.vouchers = vouchers.len();
         let read = |p: &Partition| PartitionRead {
@@ -319,32 +298,29 @@ impl Build<'_> {
 
     /// Folds on up to the lanes' positions; [`ReplayError::NotNow`] where the log does not come so far in time.
     async fn catch_up(&mut self, positions: &HashMap<i32, i64>, patience: Duration) -> Result<(), ReplayError> {
-        let started = Instant::now();
+        let until = Instant::now() + patience;
         let known = |number: &i32| self.partitions.iter().any(|p| p.events.partition == *number);
         if let Some((new, _)) = positions.iter().find(|(number, position)| **position > 0 && !known(number)) {
             return Err(ReplayError::NotNow(format!("partition {new} was added meanwhile: rebuild again")));
         }
-        let mut late = None;
+        let mut done = Ok(());
         for mut partition in std::mem::take(&mut self.partitions) {
-            let number = partition.events.partition;
-            let position = positions.get(&number).copied().unwrap_or(0);
-            while partition.fold.next_request < position && late.is_none() {
-                let (opened, end) = blocking(move || {
-                    let end = partition.events.whole_from(partition.from)?.stable;
-                    Ok((partition, end))
+            let position = positions.get(&partition.events.partition).copied().unwrap_or(0);
+            if partition.fold.next_request < position && done.is_ok() {
+                let ends;
+                (partition, ends) = blocking(move || {
+                    let ends = partition.events.wait_answered(position, Some(partition.from), until);
+                    Ok((partition, ends))
                 })
                 .await?;
-                partition = read(opened, end, position, |_| (), self.shadow.adder()).await?;
-                let missing = partition.fold.next_request;
-                if missing < position && started.elapsed() > patience {
-                    late = Some(ReplayError::NotNow(not_in_log(number, missing)));
-                } else if missing < position {
-                    tokio::time::sleep(LOOK_EVERY).await;
+                match ends {
+                    Ok(ends) => partition = read(partition, ends.stable, position, |_| (), self.shadow.adder()).await?,
+                    Err(error) => done = Err(error),
                 }
             }
             self.partitions.push(partition);
         }
-        late.map_or(Ok(()), Err)
+        done
     }
 
     /// The vouchers of all partitions, and what was found on the way to them.

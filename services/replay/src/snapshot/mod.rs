@@ -9,7 +9,6 @@ mod file;
 use std::{
     ops::ControlFlow,
     path::Path,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -23,24 +22,18 @@ use infra::{
         rows::{copy_orders, copy_vouchers, order_of},
     },
 };
-use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
 pub use self::file::{End, Place, Snapshot};
 use self::file::{Header, Writer};
 pub(crate) use self::file::{Reader, Rows};
 use crate::{
-    ReplayError,
-    audit::log::not_in_log,
-    compare,
-    walk::{EventWalk, blocking, open_all, partitions, side_by_side},
+    ReplayError, compare,
+    walk::{Log, Walk, blocking, open_all, partitions, side_by_side},
 };
 
 /// Rows that are kept in memory at once.
 const CHUNK: usize = 10_000;
-
-/// Pause between two looks for events that Postgres has and the log does not have yet.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether anything is in the tables. Lanes that have done nothing yet leave positions of 0.
 const HOLDS_ROWS: &str = "SELECT EXISTS (SELECT FROM orders) OR EXISTS (SELECT FROM vouchers) \
@@ -74,8 +67,9 @@ async fn write(
     let cut = compare::open(&client, &topics.requests).await?;
     let mut positions: Vec<(i32, i64)> = cut.positions.into_iter().collect();
     positions.sort_unstable();
-    let (for_log, for_events, runtime) = (connections.clone(), codec.clone(), Handle::current());
-    let find = move |at: (i32, i64)| place(EventWalk::open(&for_log, &for_events, &runtime, at.0)?, at, patience);
+    // After the cut: what lanes decide from here on is neither in the rows nor waited for.
+    let (log, until) = (Log::of(connections, codec), Instant::now() + patience);
+    let find = move |at: (i32, i64)| place(log.events(at.0)?, at, until);
     let places = side_by_side(positions, find).await?;
     let mut vouchers: Vec<_> = cut.vouchers.into_values().collect();
     vouchers.sort_unstable_by(|a, b| a.id.cmp(&b.id));
@@ -90,29 +84,18 @@ async fn write(
 }
 
 /// Where the answers to the requests below a lane's position end. Blocks until they are in the log.
-fn place(mut events: EventWalk, (partition, next_offset): (i32, i64), patience: Duration) -> Result<Place, ReplayError> {
-    let started = Instant::now();
-    let ends = loop {
-        let answered = events.last()?.map_or(0, |(event, _)| event.request_offset + 1);
-        if answered >= next_offset {
-            // Asked for afterwards: all that is answered lies below.
-            break events.ends()?;
-        }
-        if started.elapsed() > patience {
-            return Err(ReplayError::NotNow(not_in_log(partition, answered)));
-        }
-        thread::sleep(LOOK_EVERY);
-    };
+fn place(mut events: Walk, (partition, next_offset): (i32, i64), until: Instant) -> Result<Place, ReplayError> {
     if next_offset == 0 {
         return Ok(Place { partition, next_offset, events_from: 0 });
     }
-    let events_from = events.behind_answers(ends, next_offset)?;
+    let ends = events.wait_answered(next_offset, None, until)?;
+    let events_from = events.first_answer(ends, next_offset, next_offset)?;
     if events_from == ends.start && events_from > 0 {
         // The last answer that the rows hold is gone. So the next one that is there must be the next that they lack.
         let mut next = None;
         events.events(events_from, ends.stable, |event, _| {
             next = Some(event.request_offset);
-            ControlFlow::Break(())
+            Ok(ControlFlow::Break(()))
         })?;
         if let Some(found) = next.filter(|found| *found > next_offset) {
             let start = ends.start;
@@ -144,11 +127,8 @@ pub(crate) async fn open(connections: &Connections, path: &Path) -> Result<Reade
 
 /// The log must still hold what it says beyond a snapshot.
 async fn check_log(connections: &Connections, codec: &Codec, header: &Header) -> Result<(), ReplayError> {
-    let (for_log, for_events, runtime, header) = (connections.clone(), codec.clone(), Handle::current(), header.clone());
-    let open = move |partition| {
-        let (from, _) = header.begin(partition);
-        EventWalk::open(&for_log, &for_events, &runtime, partition)?.whole_from(from)
-    };
+    let (log, header) = (Log::of(connections, codec), header.clone());
+    let open = move |partition| log.events(partition)?.whole_from(header.begin(partition).0);
     open_all(partitions(connections).await?, open).await.map(drop)
 }
 
