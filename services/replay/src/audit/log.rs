@@ -490,4 +490,16 @@ mod tests {
         assert_eq!(found(&[0, 1, 2, 3]), [Kind::EventUnfounded]);
         assert_eq!(found(&[1, 0]), [Kind::RequestUnanswered, Kind::EventRepeated]);
     }
+
+    #[test]
+    fn what_an_event_beyond_the_cut_leaves_out_is_missed() {
+        let cut = Cut { next_offset: Some(4), redis_seqs: &HashMap::new(), patience: Duration::ZERO };
+        let (mut told, mut requests) = (Told::default(), requests(&[0, 1, 3]));
+        for (offset, answers) in [(0, 0), (1, 4)] {
+            told.take(&cut, &Early { position: 4, published: 0 }, &mut requests, refusal_of(answers), offset);
+        }
+        let counts = [(Kind::RequestUnanswered, 2)].into();
+        assert!(matches!(told.findings.verdict(), crate::Verdict::Different { counts: found, .. } if found == counts));
+        assert_eq!(requests.offset(), None);
+    }
 }
