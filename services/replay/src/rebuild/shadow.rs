@@ -95,7 +95,8 @@ impl Shadow {
         let lock = connect(target).await?;
         let taken: bool = lock.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.try_get(0)?;
         if !taken {
-            let holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32) | objid::bigint = $1";
+            let holder = "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() \
+                 AND locktype = 'advisory' AND granted AND (classid::bigint << 32) | objid::bigint = $1";
             let pid = lock.query_opt(holder, &[&LOCK]).await?.map_or(Ok(0), |row| row.try_get(0))?;
             return Err(ReplayError::Busy { pid });
         }
