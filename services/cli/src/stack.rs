@@ -62,7 +62,7 @@ pub(crate) struct KeepArgs {
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<u8> {
     // The registry keeps its schemas where the topics' records outlive a restart: their ids must, too.
     let options = StackOptions { redis_aof: args.redis_aof, registry_data: true, ..StackOptions::default() };
-    let endpoints = detached::up(&args.folder.dir, options)?;
+    let endpoints = detached::up(&std::env::current_exe()?, &args.folder.dir, options)?;
     for (name, value) in endpoints.env() {
         let word = if args.export { "export " } else { "" };
         outln!("{word}{name}={value}");

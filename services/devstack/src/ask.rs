@@ -76,61 +76,93 @@ pub(crate) fn redis_pid(port: u16, password: Option<&str>) -> io::Result<u32> {
     Err(odd("Redis names no pid"))
 }
 
+/// What is left to read of an answer in Kafka's protocol (<https://kafka.apache.org/protocol>).
+pub struct Answer {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Answer {
+    /// Makes one request of a broker: `body` is what follows the header, in which the client's id comes last.
+    ///
+    /// # Errors
+    /// When nobody answers within two seconds, or the answer is none.
+    pub fn to(port: u16, api: u16, version: u16, body: &[u8]) -> io::Result<Self> {
+        let header = [&api.to_be_bytes()[..], &version.to_be_bytes(), &1i32.to_be_bytes(), &kafka_text("devstack")].concat();
+        let length = (header.len() + body.len()) as u32;
+        let mut stream = connect(port)?;
+        stream.write_all(&[&length.to_be_bytes()[..], &header, body].concat())?;
+        let mut length = [0; 4];
+        stream.read_exact(&mut length)?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > LONGEST_ANSWER {
+            return Err(odd("the answer is none of Kafka's"));
+        }
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes)?;
+        // Behind the correlation id.
+        Ok(Self { bytes, at: 4 })
+    }
+
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// Here and below: when the answer ends before.
+    pub fn take(&mut self, count: usize) -> io::Result<&[u8]> {
+        let end = self.at.saturating_add(count);
+        let taken = self.bytes.get(self.at..end).ok_or_else(|| odd("Kafka's answer is too short"))?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    /// A number of four bytes.
+    pub fn int(&mut self) -> io::Result<i32> {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(self.take(4)?);
+        Ok(i32::from_be_bytes(bytes))
+    }
+
+    /// A text; empty where there is none (length -1).
+    pub fn text(&mut self) -> io::Result<String> {
+        let mut length = [0; 2];
+        length.copy_from_slice(self.take(2)?);
+        let bytes = self.take(usize::try_from(i16::from_be_bytes(length)).unwrap_or(0))?;
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// The first part of an answer about Metadata, version 2.
+    pub fn cluster(&mut self) -> io::Result<Cluster> {
+        let mut brokers = Vec::new();
+        for _ in 0..self.int()? {
+            brokers.push(self.int()?);
+            // Host, port, rack.
+            self.text()?;
+            self.int()?;
+            self.text()?;
+        }
+        Ok(Cluster { id: self.text()?, brokers })
+    }
+}
+
 /// What a broker says about its cluster.
-pub(crate) struct Cluster {
+pub struct Cluster {
     pub(crate) id: String,
     /// The ids of brokers that are ready to serve.
-    pub(crate) brokers: Vec<i32>,
+    pub brokers: Vec<i32>,
 }
 
-/// A Metadata request, version 2: `length, api key 3, version 2, correlation id, client id, no topics`.
-pub(crate) fn kafka_cluster(port: u16) -> io::Result<Cluster> {
-    const CLIENT: &[u8] = b"devstack";
-    let mut body = vec![0, 3, 0, 2, 0, 0, 0, 1, 0, CLIENT.len() as u8];
-    body.extend_from_slice(CLIENT);
-    body.extend_from_slice(&0i32.to_be_bytes());
-    let mut request = (body.len() as u32).to_be_bytes().to_vec();
-    request.append(&mut body);
-
-    let mut stream = connect(port)?;
-    stream.write_all(&request)?;
-    let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
-    let length = u32::from_be_bytes(length) as usize;
-    if length > LONGEST_ANSWER {
-        return Err(odd("the answer is no Kafka metadata"));
-    }
-    let mut answer = vec![0; length];
-    stream.read_exact(&mut answer)?;
-    parse_metadata(&answer).ok_or_else(|| odd("the answer is no Kafka metadata"))
+/// A text as Kafka writes it: two bytes of length, then the text.
+pub fn kafka_text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
 }
 
-/// `correlation id, brokers [node id, host, port, rack], cluster id, ...`
-fn parse_metadata(answer: &[u8]) -> Option<Cluster> {
-    let mut rest = answer;
-    fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
-        let (head, tail) = rest.split_at_checked(count)?;
-        *rest = tail;
-        Some(head)
-    }
-    fn int(rest: &mut &[u8]) -> Option<i32> {
-        Some(i32::from_be_bytes(take(rest, 4)?.try_into().ok()?))
-    }
-    // A length of -1 is Kafka's null.
-    fn text(rest: &mut &[u8]) -> Option<String> {
-        let length = i16::from_be_bytes(take(rest, 2)?.try_into().ok()?);
-        let bytes = take(rest, usize::try_from(length).unwrap_or(0))?;
-        Some(String::from_utf8_lossy(bytes).into_owned())
-    }
-    int(&mut rest)?;
-    let mut brokers = Vec::new();
-    for _ in 0..int(&mut rest)? {
-        brokers.push(int(&mut rest)?);
-        text(&mut rest)?;
-        int(&mut rest)?;
-        text(&mut rest)?;
-    }
-    Some(Cluster { id: text(&mut rest)?, brokers })
+/// What the broker behind a port knows of its cluster.
+///
+/// # Errors
+/// When it does not answer within two seconds, or is no broker.
+pub fn kafka_cluster(port: u16) -> io::Result<Cluster> {
+    // Metadata, version 2, no topics.
+    Answer::to(port, 3, 2, &0i32.to_be_bytes())?.cluster()
 }
 
 #[cfg(test)]
@@ -140,16 +172,20 @@ mod tests {
     const ONE_BROKER: &[u8] =
         b"\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x01\x00\x09127.0.0.1\x00\x00\x4a\x94\xff\xff\x00\x02ab\x00\x00\x00\x01";
 
+    fn metadata(answer: &[u8]) -> io::Result<Cluster> {
+        Answer { bytes: answer.to_vec(), at: 4 }.cluster()
+    }
+
     #[test]
     fn metadata_is_read() {
-        let cluster = parse_metadata(ONE_BROKER).unwrap();
+        let cluster = metadata(ONE_BROKER).unwrap();
         assert_eq!((cluster.id.as_str(), cluster.brokers), ("ab", vec![1]));
     }
 
     #[test]
     fn metadata_cut_anywhere_is_refused() {
         for end in 0..ONE_BROKER.len() - 4 {
-            assert!(parse_metadata(&ONE_BROKER[..end]).is_none(), "cut at {end}");
+            assert!(metadata(&ONE_BROKER[..end]).is_err(), "cut at {end}");
         }
     }
 }

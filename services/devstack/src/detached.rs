@@ -1,12 +1,11 @@
 //! A stack that outlives the command that started it: `up`, `down` and `status`.
 //!
-//! The servers die with their parent, so a process of its own, the keeper, holds them: `up` starts the running program
-//! once more as `PROGRAM keep --dir DIR`, whose hidden verb calls [`keeper_main`]. Keeper and commands talk through files
+//! The servers die with their parent, so a process of its own, the keeper, holds them: `up` starts a program (the
+//! running one once more) as `PROGRAM keep --dir DIR`, whose hidden verb calls [`keeper_main`]. Keeper and commands talk through files
 //! in the folder: `options.json` (what `up` asks for), `stack.json` (what came of it; replaced by a rename, so never half
 //! written) and `keeper.log`. The keeper holds a lock on `keeper.lock`, so a folder never has two.
 
 use std::{
-    env,
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -24,7 +23,7 @@ use signal_hook::{
 use crate::{
     Endpoints, ProcessId, Result, START_DEADLINE, STOP_DEADLINE, Stack, StackError, StackOptions, ask, endpoints,
     folder::{self, Folder},
-    logs, ports, registry,
+    ports, registry, side_by_side,
 };
 
 const OPTIONS: &str = "options.json";
@@ -82,22 +81,14 @@ pub enum ServerState {
 
 /// Starts a stack that stays when this process ends, and waits until its servers answer. Data that an earlier stack left
 /// in `dir` is used again, and so are its ports where `options` names none and nobody took them meanwhile.
+/// `program`: the one whose `keep` keeps it, usually the running one.
 ///
 /// A complete stack that already runs in `dir` is left as it is, whatever `options` says; one of whose servers ended is
 /// stopped and started again. `options.dir` is not used.
 ///
 /// # Errors
 /// What kept the servers from answering, with the ends of their logs. Nothing is left running then.
-pub fn up(dir: &Path, options: StackOptions) -> Result<Endpoints> {
-    let program = env::current_exe().map_err(StackError::system("find the running program"))?;
-    up_with_keeper(&program, dir, options)
-}
-
-/// As [`up`], with another program's `keep`, for a caller whose own program has none.
-///
-/// # Errors
-/// As [`up`].
-pub fn up_with_keeper(program: &Path, dir: &Path, options: StackOptions) -> Result<Endpoints> {
+pub fn up(program: &Path, dir: &Path, options: StackOptions) -> Result<Endpoints> {
     let folder = Folder::open(Some(dir))?;
     let dir = folder.path();
     let servers = status(dir)?;
@@ -129,9 +120,7 @@ pub fn up_with_keeper(program: &Path, dir: &Path, options: StackOptions) -> Resu
             thread::sleep(POLL);
             continue;
         };
-        let log = dir.join(LOG);
-        let tail = logs::excerpt(&log);
-        return Err(StackError::NotReady { name: "the stack".to_owned(), reason: reason.to_owned(), log, tail });
+        return Err(StackError::not_ready("the stack", reason.to_owned(), &dir.join(LOG)));
     }
 }
 
@@ -145,9 +134,7 @@ pub fn down(dir: &Path) -> Result<bool> {
     let deadline = STOP_DEADLINE + MARGIN;
     if !found.keeper.wait_gone(deadline) {
         found.keeper.signal(Signal::SIGKILL);
-        let log = dir.join(LOG);
-        let tail = logs::excerpt(&log);
-        return Err(StackError::NotEnded { name: "the keeper".to_owned(), deadline, log, tail });
+        return Err(StackError::not_ended("the keeper", deadline, &dir.join(LOG)));
     }
     Ok(was_alive)
 }
@@ -159,21 +146,14 @@ pub fn down(dir: &Path) -> Result<bool> {
 pub fn status(dir: &Path) -> Result<Vec<ServerStatus>> {
     let Some(Record { outcome: Outcome::Ready { servers, .. }, .. }) = record(dir) else { return Ok(Vec::new()) };
     let dir = dir.canonicalize().map_err(StackError::system(format!("resolve {}", dir.display())))?;
-    Ok(thread::scope(|scope| {
-        let asked: Vec<_> = servers.iter().map(|server| scope.spawn(|| state(server))).collect();
-        let states: Vec<_> = asked.into_iter().map(|thread| thread.join().unwrap_or(ServerState::Silent)).collect();
-        servers
-            .iter()
-            .zip(states)
-            .map(|(server, state)| ServerStatus {
-                name: server.name.clone(),
-                endpoint: server.endpoint.clone(),
-                pid: server.process.pid,
-                state,
-                log: dir.join(&server.name).join(format!("{}.log", server.name)),
-            })
-            .collect()
-    }))
+    let status = |server: ServerRecord| ServerStatus {
+        state: state(&server),
+        pid: server.process.pid,
+        log: dir.join(&server.name).join(format!("{}.log", server.name)),
+        name: server.name,
+        endpoint: server.endpoint,
+    };
+    Ok(side_by_side(servers.into_iter().map(|server| || status(server))))
 }
 
 /// The endpoints of the stack that runs in `dir`; `None` if its keeper is not running.
@@ -197,7 +177,7 @@ pub fn keeper_main(dir: &Path) -> Result<()> {
     let stack = match started {
         Ok(stack) => stack,
         Err(error) => {
-            write_json(&dir.join(STATE), &Record { keeper, outcome: Outcome::Failed { error: chain(&error) } })?;
+            write_json(&dir.join(STATE), &Record { keeper, outcome: Outcome::Failed { error: error.to_string() } })?;
             return Err(error);
         }
     };
@@ -293,14 +273,4 @@ fn remove(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn chain(error: &StackError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text.push_str(&format!(": {inner}"));
-        source = inner.source();
-    }
-    text
 }

@@ -114,7 +114,7 @@ mod tests {
 
     /// `None`, said aloud, where nothing may be mounted.
     fn disk() -> Option<Disk> {
-        Disk::new(SIZE).inspect_err(|error| println!("left out: {error}: {:?}", std::error::Error::source(error))).ok()
+        Disk::new(SIZE).inspect_err(|error| println!("left out: {error}")).ok()
     }
 
     #[test]

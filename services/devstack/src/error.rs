@@ -1,6 +1,12 @@
 //! What can go wrong with a stack: one enum for the whole crate.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::logs;
 
 /// Why a server, a program or a whole stack does not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -10,12 +16,8 @@ pub enum StackError {
     NotInstalled { what: String },
 
     /// A system call failed; `what` says which one and on what.
-    #[error("cannot {what}")]
-    System {
-        what: String,
-        #[source]
-        source: io::Error,
-    },
+    #[error("cannot {what}: {cause}")]
+    System { what: String, cause: io::Error },
 
     /// A program ended, or never answered, while it was waited for. `tail` is the end of its log.
     #[error("{name} is not ready: {reason}\n--- the end of {}\n{tail}", log.display())]
@@ -54,7 +56,29 @@ impl StackError {
     /// Turns a failed system call into an error that says what was tried.
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> StackError {
         let what = what.into();
-        move |source| StackError::System { what, source }
+        move |cause| StackError::System { what, cause }
+    }
+
+    /// `NotReady`, with the end of the log.
+    pub(crate) fn not_ready(name: &str, reason: String, log: &Path) -> StackError {
+        StackError::NotReady { name: name.to_owned(), reason, log: log.to_owned(), tail: logs::excerpt(log) }
+    }
+
+    /// `NotEnded`, with the end of the log.
+    pub(crate) fn not_ended(name: &str, deadline: Duration, log: &Path) -> StackError {
+        StackError::NotEnded { name: name.to_owned(), deadline, log: log.to_owned(), tail: logs::excerpt(log) }
+    }
+
+    /// All values, or `Several` with all errors.
+    pub(crate) fn all<T>(results: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
+        let (mut values, mut errors) = (Vec::new(), Vec::new());
+        for result in results {
+            match result {
+                Ok(value) => values.push(value),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(values) } else { Err(StackError::Several(errors)) }
     }
 }
 

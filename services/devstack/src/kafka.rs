@@ -11,16 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use rand::RngCore;
 
 use crate::{
     Result, Secured, StackError, ask,
     folder::{self, Folder},
     native, ports,
-    server::{Recipe, START_DEADLINE, Server},
+    server::{Recipe, START_DEADLINE, Server, Started},
+    side_by_side,
     spawn::{self, Launch},
 };
+
+pub use ask::{Answer, Cluster, kafka_cluster as cluster, kafka_text as text};
 
 /// Set to others than ours only where clients need TLS.
 const LISTENER_PROTOCOLS: &str = "listener.security.protocol.map";
@@ -57,17 +60,13 @@ pub struct ClusterOptions {
     /// The ports on 127.0.0.1 that the brokers give out to clients as theirs, one a broker: those of fault proxies.
     /// Nobody needs to listen there for the start. [`Server::endpoint`] stays the broker's own address.
     pub advertised: Option<Vec<u16>>,
-    /// As in [`KafkaOptions`].
-    pub c2: bool,
-    /// For all of them, as in [`KafkaOptions`].
-    pub properties: Vec<(String, String)>,
     /// For the brokers' folders `1`, `2`, ..., kept; `None`: temporary folders.
     pub dir: Option<PathBuf>,
 }
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        Self { brokers: 3, advertised: None, c2: false, properties: Vec::new(), dir: None }
+        Self { brokers: 3, advertised: None, dir: None }
     }
 }
 
@@ -156,20 +155,8 @@ pub fn start_cluster(options: ClusterOptions) -> Result<Vec<Server>> {
         let advertised = options.advertised.as_ref().and_then(|ports| ports.get(id - 1).copied());
         nodes.push((folder, Node { id, port: 0, advertised, controllers: controllers.clone(), cluster: name }));
     }
-    let started: Vec<Result<Server>> = thread::scope(|scope| {
-        let start = |(folder, node)| {
-            let options = &options;
-            scope.spawn(move || start_node(folder, node, options.c2, &options.properties))
-        };
-        let threads: Vec<_> = nodes.into_iter().map(start).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    });
-    let (servers, errors): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
-    let errors: Vec<StackError> = errors.into_iter().filter_map(Result::err).collect();
-    let servers: Vec<Server> = servers.into_iter().filter_map(Result::ok).collect();
-    if !errors.is_empty() {
-        return Err(StackError::Several(errors));
-    }
+    let started = side_by_side(nodes.into_iter().map(|(folder, node)| || start_node(folder, node, false, &[])));
+    let servers = StackError::all(started)?;
     for server in &servers {
         wait_for_brokers(server, options.brokers)?;
     }
@@ -186,8 +173,7 @@ fn wait_for_brokers(server: &Server, wanted: usize) -> Result<()> {
             Err(error) => error.to_string(),
         };
         if begin.elapsed() > START_DEADLINE {
-            let (log, tail) = (server.log().to_path_buf(), server.log_excerpt());
-            return Err(StackError::NotReady { name: server.name().to_owned(), reason, log, tail });
+            return Err(StackError::not_ready(server.name(), reason, server.log()));
         }
         thread::sleep(POLL);
     }
@@ -226,19 +212,10 @@ fn start_node(folder: Folder, node: Node, c2: bool, more: &[(String, String)]) -
         // Where clients need TLS, only its own listener can be asked.
         let asked = if is_secured { vec![ports[1]] } else { vec![ports[1], ports[0]] };
         let (id, cluster) = (node.id as i32, node.cluster.clone());
-        Ok(Recipe {
-            launch: Launch {
-                program: native::java(),
-                args: args.into_iter().map(Into::into).collect(),
-                env: Vec::new(),
-                cwd: Some(native.join("kafka")),
-                log: folder.join("kafka.log"),
-                account: Vec::new(),
-            },
-            endpoint: format!("127.0.0.1:{}", ports[0]),
-            probe: Box::new(move |_| asked.iter().try_for_each(|&port| knows_itself(port, id, &cluster))),
-            stop_signal: Signal::SIGTERM,
-        })
+        let launch = Launch::new(native::java(), args, folder.join("kafka.log"));
+        let launch = Launch { cwd: Some(native.join("kafka")), ..launch };
+        let probe = move |_: &Started<'_>| asked.iter().try_for_each(|&port| knows_itself(port, id, &cluster));
+        Ok(Recipe::new(launch, format!("127.0.0.1:{}", ports[0]), probe))
     })
 }
 
@@ -287,19 +264,11 @@ fn format_data(data: &Path, bootstrap: &Path, node: usize, cluster: Option<&str>
 
 /// 16 random bytes as Kafka writes its ids: URL-safe base64 without padding, and never a dash in front.
 fn random_id() -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut bytes = [0; 16];
     rand::rng().fill_bytes(&mut bytes);
     // The first 100 ids are reserved, and 0xf8 in front would be the dash: both need other top bits.
     bytes[0] = bytes[0] & 0x7f | 0x40;
-    let bits = u128::from_be_bytes(bytes);
-    (0..22)
-        .map(|index| {
-            let shift = 122 - 6 * index;
-            let six = if shift >= 0 { bits >> shift } else { bits << -shift };
-            char::from(ALPHABET[(six & 63) as usize])
-        })
-        .collect()
+    URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// `ports`: for clients, for brokers, for controllers.

@@ -30,6 +30,7 @@ mod secured;
 mod server;
 mod spawn;
 mod stack;
+mod threads;
 
 pub use ask::http_get;
 pub use disk::Disk;
@@ -37,6 +38,8 @@ pub use endpoints::Endpoints;
 pub use error::{Result, StackError};
 pub use native::kept_logs;
 pub use pid::ProcessId;
+pub use ports::free as free_port;
 pub use secured::Secured;
 pub use server::{START_DEADLINE, STOP_DEADLINE, Server};
 pub use stack::{Ports, Stack, StackOptions};
+pub use threads::{joined, side_by_side};

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// How much of a log is read for its tail, in bytes: some hundred lines.
@@ -64,38 +64,20 @@ pub(crate) fn read_from(path: &Path, offset: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Copies every `*.log` in `from` and the folders directly in it to `to`, and returns the copies.
-pub(crate) fn copy_all(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = logs_in(from)?;
-    for entry in fs::read_dir(from)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            // A server's data folder may be closed to us; its log lies beside it.
-            found.extend(logs_in(&path).unwrap_or_default());
-        }
-    }
+/// Copies every `*.log` in `from` and the folders directly in it to `to`.
+pub(crate) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
-    let mut copies = Vec::new();
-    for log in found {
-        if let Some(name) = log.file_name() {
-            let copy = to.join(name);
-            fs::copy(&log, &copy)?;
-            copies.push(copy);
+    let below = fs::read_dir(from)?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    for folder in below.chain([from.to_owned()]) {
+        // A server's data folder may be closed to us; its log lies beside it.
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let log = entry.path();
+            if log.is_file() && log.extension().is_some_and(|extension| extension == "log") {
+                fs::copy(&log, to.join(entry.file_name()))?;
+            }
         }
     }
-    copies.sort();
-    Ok(copies)
-}
-
-fn logs_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut logs = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_file() && path.extension().is_some_and(|extension| extension == "log") {
-            logs.push(path);
-        }
-    }
-    Ok(logs)
+    Ok(())
 }
 
 #[cfg(test)]

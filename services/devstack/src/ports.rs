@@ -21,7 +21,10 @@ const TRIES: u32 = 100;
 
 /// A port that nobody listens on now, never the same twice in one process. Another process may still come first:
 /// whoever uses it must be ready to ask again.
-pub(crate) fn free() -> Result<u16> {
+///
+/// # Errors
+/// When the system gives none.
+pub fn free() -> Result<u16> {
     static HANDED_OUT: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
     let mut guard = HANDED_OUT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let handed_out = guard.get_or_insert_default();

@@ -85,24 +85,16 @@ pub fn start(options: PostgresOptions) -> Result<Server> {
         let mut args = vec!["-D".to_owned(), data.to_string_lossy().into_owned()];
         args.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
         let endpoint = endpoint_of(port);
-        let probe = {
-            let (endpoint, data, psql) = (endpoint.clone(), data.clone(), programs.join("psql"));
-            move |started: &Started<'_>| answers(started, &psql, &endpoint, &data)
+        let launch = Launch {
+            env: vec![("TZ".to_owned(), "UTC".to_owned())],
+            cwd: Some("/".into()),
+            account: account.options.clone(),
+            ..Launch::new(programs.join("postgres"), args, folder.join("postgres.log"))
         };
-        Ok(Recipe {
-            launch: Launch {
-                program: programs.join("postgres"),
-                args: args.into_iter().map(Into::into).collect(),
-                env: vec![("TZ".to_owned(), "UTC".to_owned())],
-                cwd: Some("/".into()),
-                log: folder.join("postgres.log"),
-                account: account.options.clone(),
-            },
-            endpoint,
-            probe: Box::new(probe),
-            // Fast shutdown: open transactions are rolled back, nobody is waited for.
-            stop_signal: Signal::SIGINT,
-        })
+        let (asked, data, psql) = (endpoint.clone(), data.clone(), programs.join("psql"));
+        let recipe = Recipe::new(launch, endpoint, move |started| answers(started, &psql, &asked, &data));
+        // Fast shutdown: open transactions are rolled back, nobody is waited for.
+        Ok(Recipe { stop_signal: Signal::SIGINT, ..recipe })
     })
 }
 
@@ -136,7 +128,6 @@ fn answers(started: &Started<'_>, program: &Path, endpoint: &str, data: &Path) -
     match psql(program, endpoint, "show data_directory") {
         Ok(found) if Path::new(&found) == data => Ok(()),
         Ok(found) => Err(format!("its port belongs to the Postgres of {found}")),
-        Err(StackError::System { source, .. }) => Err(source.to_string()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -73,10 +73,6 @@ impl Default for RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// Never started again.
-    pub const NEVER: Self =
-        Self { first_wait: Duration::ZERO, longest_wait: Duration::ZERO, quick: Duration::MAX, quick_failures: 0 };
-
     fn wait(&self, quick_failures: u32) -> Duration {
         let doublings = quick_failures.saturating_sub(1).min(16);
         self.first_wait.saturating_mul(1 << doublings).min(self.longest_wait)
@@ -135,14 +131,8 @@ impl Supervised {
         if let Some(id) = ProcessId::read_from(&pid_file).filter(|id| id.is_alive()) {
             return Err(StackError::AlreadyRunning { what: program.name, pid: id.pid });
         }
-        let launch = Launch {
-            program: program.program,
-            args: program.args.into_iter().map(Into::into).collect(),
-            env: program.env,
-            cwd: None,
-            log: program.folder.join(format!("{}.log", program.name)),
-            account: Vec::new(),
-        };
+        let log = program.folder.join(format!("{}.log", program.name));
+        let launch = Launch { env: program.env, ..Launch::new(program.program, program.args, log) };
         let child = launch.spawn()?;
         let now = Instant::now();
         let inner = Inner {
@@ -259,8 +249,7 @@ impl Supervised {
             if left.is_zero() {
                 inner.signal(Signal::SIGKILL);
                 drop(inner);
-                let (log, tail) = (self.log().to_path_buf(), logs::excerpt(self.log()));
-                return Err(StackError::NotEnded { name: self.name().to_owned(), deadline, log, tail });
+                return Err(StackError::not_ended(self.name(), deadline, self.log()));
             }
             inner = shared.wait(inner, left);
         }
@@ -293,8 +282,7 @@ impl Supervised {
                     continue;
                 }
             };
-            let (log, tail) = (self.log().to_path_buf(), logs::excerpt(self.log()));
-            return Err(StackError::NotReady { name: self.name().to_owned(), reason, log, tail });
+            return Err(StackError::not_ready(self.name(), reason, self.log()));
         }
         Ok(())
     }

@@ -2,13 +2,11 @@
 
 use std::path::PathBuf;
 
-use nix::sys::signal::Signal;
-
 use crate::{
     Result, Secured, ask,
     folder::{self, Folder},
     native,
-    server::{Recipe, Server},
+    server::{Recipe, Server, Started},
     spawn::Launch,
 };
 
@@ -62,24 +60,18 @@ pub fn start(options: RedisOptions) -> Result<Server> {
             Some(password) => format!("rediss://:{password}@127.0.0.1:{port}"),
             None => format!("redis://127.0.0.1:{port}"),
         };
-        Ok(Recipe {
-            launch: Launch {
-                program: program.clone(),
-                args: args.into_iter().map(Into::into).collect(),
-                env: Vec::new(),
-                cwd: Some(data),
-                log: folder.join("redis.log"),
-                account: Vec::new(),
-            },
-            endpoint,
-            probe: Box::new(move |started| match ask::redis_pid(plain, password.as_deref()) {
-                Ok(pid) if pid == started.pid => Ok(()),
-                Ok(pid) => Err(format!("port {port} belongs to another Redis (process {pid})")),
-                Err(error) => Err(error.to_string()),
-            }),
-            stop_signal: Signal::SIGTERM,
-        })
+        let launch = Launch { cwd: Some(data), ..Launch::new(program.clone(), args, folder.join("redis.log")) };
+        Ok(Recipe::new(launch, endpoint, move |started| is_ours(started, plain, password.as_deref())))
     })
+}
+
+/// Whether the server behind a port is the one that was started, and answers.
+fn is_ours(started: &Started<'_>, port: u16, password: Option<&str>) -> Result<(), String> {
+    match ask::redis_pid(port, password) {
+        Ok(pid) if pid == started.pid => Ok(()),
+        Ok(pid) => Err(format!("port {port} belongs to another Redis (process {pid})")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// For clients, and one for the start where clients must use TLS.
@@ -108,22 +100,10 @@ pub fn start_sentinel(of: &Server, name: &str) -> Result<Server> {
             format!("sentinel failover-timeout {name} 5000"),
         ];
         folder::write(&file, lines.join("\n"))?;
-        Ok(Recipe {
-            launch: Launch {
-                program: program.clone(),
-                args: vec![file.into(), "--sentinel".into()],
-                env: Vec::new(),
-                cwd: Some(folder.to_path_buf()),
-                log: folder.join("sentinel.log"),
-                account: Vec::new(),
-            },
-            endpoint: format!("redis+sentinel://127.0.0.1:{port}/{name}"),
-            probe: Box::new(move |started| match ask::redis_pid(port, None) {
-                Ok(pid) if pid == started.pid => Ok(()),
-                Ok(pid) => Err(format!("port {port} belongs to another Redis (process {pid})")),
-                Err(error) => Err(error.to_string()),
-            }),
-            stop_signal: Signal::SIGTERM,
-        })
+        let args = vec![file.to_string_lossy().into_owned(), "--sentinel".to_owned()];
+        let launch = Launch::new(program.clone(), args, folder.join("sentinel.log"));
+        let launch = Launch { cwd: Some(folder.to_path_buf()), ..launch };
+        let endpoint = format!("redis+sentinel://127.0.0.1:{port}/{name}");
+        Ok(Recipe::new(launch, endpoint, move |started| is_ours(started, port, None)))
     })
 }

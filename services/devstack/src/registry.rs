@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use nix::sys::signal::Signal;
-
 use crate::{
     Result, ask,
     folder::Folder,
@@ -71,19 +69,12 @@ pub fn start(options: RegistryOptions) -> Result<Server> {
         let is_open = options.secured.is_none();
         args.extend(storage.iter().cloned());
         args.extend(["-jar".to_owned(), jar.clone()]);
-        Ok(Recipe {
-            launch: Launch {
-                program: native::java(),
-                args: args.into_iter().map(Into::into).collect(),
-                env: Vec::new(),
-                cwd: Some(home.clone()),
-                log: folder.join("registry.log"),
-                account: Vec::new(),
-            },
-            endpoint: format!("{scheme}://127.0.0.1:{port}{API}"),
-            probe: Box::new(move |started| listens(started).and_then(|()| if is_open { subjects(port) } else { Ok(()) })),
-            stop_signal: Signal::SIGTERM,
-        })
+        let launch = Launch { cwd: Some(home.clone()), ..Launch::new(native::java(), args, folder.join("registry.log")) };
+        let endpoint = format!("{scheme}://127.0.0.1:{port}{API}");
+        Ok(Recipe::new(launch, endpoint, move |started| {
+            listens(started)?;
+            if is_open { subjects(port) } else { Ok(()) }
+        }))
     })
 }
 

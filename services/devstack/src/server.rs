@@ -38,6 +38,17 @@ pub(crate) struct Recipe {
     pub(crate) stop_signal: Signal,
 }
 
+impl Recipe {
+    /// Of a server that ends in good order on SIGTERM.
+    pub(crate) fn new(
+        launch: Launch,
+        endpoint: String,
+        probe: impl Fn(&Started<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { launch, endpoint, probe: Box::new(probe), stop_signal: Signal::SIGTERM }
+    }
+}
+
 /// What a probe may look at.
 pub(crate) struct Started<'a> {
     pub(crate) pid: u32,
@@ -117,11 +128,6 @@ impl Server {
         &self.recipe.launch.log
     }
 
-    /// The last lines of its log.
-    pub fn log_tail(&self, lines: usize) -> String {
-        logs::tail(self.log(), lines)
-    }
-
     /// The end of its log, with the latest lines above it that speak of an error.
     pub fn log_excerpt(&self) -> String {
         logs::excerpt(self.log())
@@ -153,12 +159,7 @@ impl Server {
         running.id.signal(self.recipe.stop_signal);
         let ended = wait_ended(&mut running.child, STOP_DEADLINE);
         end_at_once(running, &self.pid_file);
-        if ended.is_some() {
-            return Ok(());
-        }
-        let log = self.log().to_path_buf();
-        let tail = logs::excerpt(&log);
-        Err(StackError::NotEnded { name: self.name.to_owned(), deadline: STOP_DEADLINE, log, tail })
+        ended.map(drop).ok_or_else(|| StackError::not_ended(self.name, STOP_DEADLINE, self.log()))
     }
 
     /// Freezes it and its children (SIGSTOP): connections stay open, nobody answers.
@@ -232,8 +233,7 @@ fn run(name: &'static str, recipe: &Recipe, env: &[(String, String)], pid_file: 
     let begin = Instant::now();
     let mut child = launch.spawn()?;
     let pid = child.id();
-    let not_ready =
-        |reason: String| StackError::NotReady { name: name.to_owned(), reason, log: log.clone(), tail: logs::excerpt(log) };
+    let not_ready = |reason: String| StackError::not_ready(name, reason, log);
     let Some(id) = ProcessId::of(pid) else { return Err(not_ready("its process is gone".into())) };
     if let Err(error) = id.write_to(pid_file) {
         end_at_once(Running { child, id }, pid_file);

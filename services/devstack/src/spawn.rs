@@ -5,7 +5,6 @@
 //! returns would take the server with it, so all children are started by one thread that lives as long as the process.
 
 use std::{
-    ffi::OsString,
     fs::{File, OpenOptions},
     io,
     os::unix::process::CommandExt,
@@ -18,10 +17,10 @@ use std::{
 use crate::{Result, StackError};
 
 /// A program to start: what, with which arguments and environment, and where its output goes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Launch {
     pub(crate) program: PathBuf,
-    pub(crate) args: Vec<OsString>,
+    pub(crate) args: Vec<String>,
     /// Set on top of this process' environment.
     pub(crate) env: Vec<(String, String)>,
     /// Working folder; `None`: that of this process.
@@ -33,6 +32,11 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
+    /// With the environment, the folder and the user of this process.
+    pub(crate) fn new(program: PathBuf, args: Vec<String>, log: PathBuf) -> Self {
+        Self { program, args, log, ..Self::default() }
+    }
+
     /// Starts the program in a process group of its own, so that Ctrl-C at a terminal reaches its owner only, who then
     /// ends it in good order.
     pub(crate) fn spawn(&self) -> Result<Child> {

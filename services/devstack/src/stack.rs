@@ -16,6 +16,7 @@ use crate::{
     postgres::{self, PostgresOptions},
     redis::{self, RedisOptions},
     registry::{self, RegistryOptions},
+    threads::{joined, side_by_side},
 };
 
 /// How a stack is to be run. The default is durable Postgres and everything else in the quickest way, in a temporary
@@ -71,10 +72,8 @@ pub struct Ports {
 #[derive(Debug)]
 pub struct Stack {
     endpoints: Endpoints,
-    kafka: Server,
-    redis: Server,
-    postgres: Server,
-    registry: Server,
+    /// Kafka, Redis, Postgres and, last, the registry.
+    servers: Vec<Server>,
     // Last: the folder goes when the servers are gone.
     folder: StackFolder,
 }
@@ -86,63 +85,49 @@ impl Stack {
     /// What kept each failed server from answering, with the end of its log; the others are stopped again.
     pub fn start(options: StackOptions) -> Result<Stack> {
         let folder = StackFolder(Folder::open(options.dir.as_deref())?);
-        let dir = folder.0.path();
-        let postgres_options = PostgresOptions {
-            fsync: options.postgres_fsync,
-            settings: options.postgres_settings.clone(),
-            port: options.ports.postgres,
-            dir: Some(dir.join("postgres")),
-            ..PostgresOptions::default()
-        };
-        let registry_options = |postgres| RegistryOptions {
-            postgres,
-            port: options.ports.registry,
-            dir: Some(dir.join("registry")),
-            ..RegistryOptions::default()
-        };
-        let kafka_options = KafkaOptions {
+        let ports = options.ports;
+        let dir = |server: &str| Some(folder.0.path().join(server));
+        let kafka = KafkaOptions {
             c2: options.kafka_c2,
-            properties: options.kafka_properties.clone(),
-            port: options.ports.kafka,
-            dir: Some(dir.join("kafka")),
+            properties: options.kafka_properties,
+            port: ports.kafka,
+            dir: dir("kafka"),
             ..KafkaOptions::default()
         };
-        let redis_options = RedisOptions {
+        let redis = RedisOptions {
             aof: options.redis_aof,
-            args: options.redis_args.clone(),
-            port: options.ports.redis,
-            dir: Some(dir.join("redis")),
+            args: options.redis_args,
+            port: ports.redis,
+            dir: dir("redis"),
             ..RedisOptions::default()
         };
-        let (kafka, redis, (postgres, registry)) = thread::scope(|scope| {
-            let kafka = scope.spawn(|| kafka::start(kafka_options));
-            let redis = scope.spawn(|| redis::start(redis_options));
-            let both = if options.registry_data {
-                let postgres = postgres::start(postgres_options);
-                let registry =
-                    postgres.as_ref().ok().map(|server| registry::start(registry_options(Some(server.endpoint().to_owned()))));
+        let postgres = PostgresOptions {
+            fsync: options.postgres_fsync,
+            settings: options.postgres_settings,
+            port: ports.postgres,
+            dir: dir("postgres"),
+            ..PostgresOptions::default()
+        };
+        let registry = RegistryOptions { port: ports.registry, dir: dir("registry"), ..RegistryOptions::default() };
+        let started = thread::scope(|scope| {
+            let kafka = scope.spawn(|| kafka::start(kafka));
+            let redis = scope.spawn(|| redis::start(redis));
+            let postgres = scope.spawn(|| postgres::start(postgres));
+            let (postgres, registry) = if options.registry_data {
+                let postgres = joined(postgres);
+                let endpoint = postgres.as_ref().ok().map(|server| server.endpoint().to_owned());
+                let registry = endpoint.map(|endpoint| registry::start(RegistryOptions { postgres: Some(endpoint), ..registry }));
                 (postgres, registry)
             } else {
-                let registry = scope.spawn(|| registry::start(registry_options(None)));
-                (postgres::start(postgres_options), Some(joined(registry)))
+                let registry = registry::start(registry);
+                (joined(postgres), Some(registry))
             };
-            (joined(kafka), joined(redis), both)
+            [Some(joined(kafka)), Some(joined(redis)), Some(postgres), registry]
         });
-        match (kafka, redis, postgres, registry) {
-            (Ok(kafka), Ok(redis), Ok(postgres), Some(Ok(registry))) => {
-                let endpoints = Endpoints {
-                    kafka: kafka.endpoint().to_owned(),
-                    redis: redis.endpoint().to_owned(),
-                    postgres: postgres.endpoint().to_owned(),
-                    registry: registry.endpoint().to_owned(),
-                };
-                Ok(Stack { endpoints, kafka, redis, postgres, registry, folder })
-            }
-            (kafka, redis, postgres, registry) => {
-                let all = [Some(kafka), Some(redis), Some(postgres), registry];
-                Err(StackError::Several(all.into_iter().flatten().filter_map(Result::err).collect()))
-            }
-        }
+        let servers = StackError::all(started.into_iter().flatten())?;
+        let endpoint = |index: usize| servers[index].endpoint().to_owned();
+        let endpoints = Endpoints { kafka: endpoint(0), redis: endpoint(1), postgres: endpoint(2), registry: endpoint(3) };
+        Ok(Stack { endpoints, servers, folder })
     }
 
     /// How clients reach the servers.
@@ -150,29 +135,9 @@ impl Stack {
         &self.endpoints
     }
 
-    /// The Kafka broker.
-    pub fn kafka(&self) -> &Server {
-        &self.kafka
-    }
-
-    /// The Redis.
-    pub fn redis(&self) -> &Server {
-        &self.redis
-    }
-
-    /// The Postgres.
-    pub fn postgres(&self) -> &Server {
-        &self.postgres
-    }
-
-    /// The schema registry.
-    pub fn registry(&self) -> &Server {
-        &self.registry
-    }
-
     /// All four.
-    pub fn servers(&self) -> [&Server; 4] {
-        [&self.kafka, &self.redis, &self.postgres, &self.registry]
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
     }
 
     /// The folder with the servers' folders.
@@ -189,12 +154,10 @@ impl Stack {
             return Ok(());
         }
         // The registry first: it may have its data in Postgres.
-        let mut errors: Vec<StackError> = self.registry.stop().err().into_iter().collect();
-        thread::scope(|scope| {
-            let stops = [&self.kafka, &self.redis, &self.postgres].map(|server| scope.spawn(|| server.stop()));
-            errors.extend(stops.into_iter().filter_map(|stop| joined(stop).err()));
-        });
-        if errors.is_empty() { Ok(()) } else { Err(StackError::Several(errors)) }
+        let Some((registry, others)) = self.servers.split_last() else { return Ok(()) };
+        let first = registry.stop();
+        let stopped = side_by_side(others.iter().map(|server| || server.stop()));
+        StackError::all(stopped.into_iter().chain([first])).map(drop)
     }
 
     /// Copies the servers' logs to a folder of this stack's name below [`crate::kept_logs`], and says where.
@@ -230,8 +193,4 @@ impl Drop for StackFolder {
             }
         }
     }
-}
-
-fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -99,7 +99,7 @@ fn a_program_gets_its_environment_and_a_missing_one_is_an_error() {
     program.wait_until(SOON, || program.log_tail(1) == "hello").unwrap();
 
     let mut missing = Program::new("missing", "/no/such/program", folder.path());
-    missing.restarts = RestartPolicy::NEVER;
+    missing.restarts = RestartPolicy { quick_failures: 0, ..RestartPolicy::default() };
     let missing = Supervised::start(missing).unwrap();
     let error = missing.wait_until(SOON, || false).unwrap_err();
     assert!(error.to_string().contains("/no/such/program"), "{error}");

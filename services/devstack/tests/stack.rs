@@ -111,7 +111,7 @@ fn exec_gives_the_commands_code_and_keeps_the_logs_of_a_failure() {
 fn a_detached_stack_stays_until_it_is_taken_down_and_keeps_its_data() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    let up = |options| detached::up_with_keeper(DEVSTACK.as_ref(), dir, options);
+    let up = |options| detached::up(DEVSTACK.as_ref(), dir, options);
     let options = StackOptions { redis_aof: true, registry_data: true, ..StackOptions::default() };
 
     let endpoints: Endpoints = up(options.clone()).unwrap();
@@ -138,7 +138,7 @@ fn a_detached_stack_stays_until_it_is_taken_down_and_keeps_its_data() {
 fn a_stack_that_cannot_start_says_why_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let options = StackOptions { redis_args: vec!["--nonsense".into(), "1".into()], ..quick() };
-    let error = detached::up_with_keeper(DEVSTACK.as_ref(), folder.path(), options).unwrap_err();
+    let error = detached::up(DEVSTACK.as_ref(), folder.path(), options).unwrap_err();
     assert!(matches!(error, StackError::Keeper(_)), "{error}");
     assert!(error.to_string().contains("redis is not ready") && error.to_string().contains("nonsense"), "{error}");
     assert!(detached::status(folder.path()).unwrap().is_empty());

@@ -4,7 +4,6 @@
 //! disk. If the command fails, the servers' logs are kept and their ends printed.
 
 use std::{
-    env,
     ffi::OsString,
     io::{IsTerminal, stdin},
     os::unix::process::{CommandExt, ExitStatusExt},
@@ -17,6 +16,7 @@ use std::{
     thread,
 };
 
+use clap::Parser;
 use devstack::{Endpoints, ProcessId, Stack, StackOptions, detached};
 use nix::{
     sys::signal::{Signal, killpg},
@@ -27,64 +27,39 @@ use signal_hook::{
     iterator::Signals,
 };
 
-const USAGE: &str = "\
-Runs a command with a real Kafka, Redis, Postgres and schema registry around it.
-
-usage: devstack exec [--dir DIR] -- CMD [ARG...]
-
-  --dir DIR   keep the servers' data and logs there (default: a temporary folder)
-
-The command finds the servers in DOORBUSTER_KAFKA, DOORBUSTER_REDIS, DOORBUSTER_POSTGRES and DOORBUSTER_REGISTRY.
-Exit code: the command's; 128 + N if signal N ended it, or us; 125 if the servers did not start; 127 if there is no such
-command; 2 for a wrong call.";
-
-const WRONG_CALL: u8 = 2;
 /// As `timeout` and `env` use it: we failed, not the command.
 const NO_SERVERS: u8 = 125;
 
+/// Runs a command with a real Kafka, Redis, Postgres and schema registry around it
+#[derive(Parser)]
 enum Call {
+    /// Start the servers, run the command, stop the servers
+    #[command(after_help = "\
+The command finds the servers in DOORBUSTER_KAFKA, DOORBUSTER_REDIS, DOORBUSTER_POSTGRES and DOORBUSTER_REGISTRY.
+Exit code: the command's; 128 + N if signal N ended it, or us; 125 if the servers did not start; 127 if there is no such
+command; 2 for a wrong call.")]
     Exec {
+        /// Keep the servers' data and logs there (default: a temporary folder)
+        #[arg(long)]
         dir: Option<PathBuf>,
+        #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// The hidden verb of [`detached`].
+    /// What [`detached::up`] starts
+    #[command(hide = true)]
     Keep {
+        #[arg(long)]
         dir: PathBuf,
     },
 }
 
-fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Call> {
-    match args.next()?.to_str()? {
-        "exec" => parse_exec(args),
-        "keep" if args.next()? == "--dir" => Some(Call::Keep { dir: args.next()?.into() }),
-        _ => None,
-    }
-}
-
-fn parse_exec(mut args: impl Iterator<Item = OsString>) -> Option<Call> {
-    let mut dir = None;
-    loop {
-        match args.next()?.to_str()? {
-            "--dir" => dir = Some(args.next()?.into()),
-            "--" => break,
-            _ => return None,
-        }
-    }
-    let command: Vec<OsString> = args.collect();
-    (!command.is_empty()).then_some(Call::Exec { dir, command })
-}
-
 fn main() -> ExitCode {
-    match parse(env::args_os().skip(1)) {
-        Some(Call::Exec { dir, command }) => exec(dir, &command),
-        Some(Call::Keep { dir }) => match detached::keeper_main(&dir) {
+    match Call::parse() {
+        Call::Exec { dir, command } => exec(dir, &command),
+        Call::Keep { dir } => match detached::keeper_main(&dir) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed("keep the servers", &error),
         },
-        None => {
-            eprintln!("{USAGE}");
-            ExitCode::from(WRONG_CALL)
-        }
     }
 }
 
@@ -112,13 +87,7 @@ fn exec(dir: Option<PathBuf>, command: &[OsString]) -> ExitCode {
 }
 
 fn failed(what: &str, error: &dyn std::error::Error) -> ExitCode {
-    eprint!("devstack: cannot {what}: {error}");
-    let mut source = error.source();
-    while let Some(inner) = source {
-        eprint!(": {inner}");
-        source = inner.source();
-    }
-    eprintln!();
+    eprintln!("devstack: cannot {what}: {error}");
     ExitCode::from(NO_SERVERS)
 }
 

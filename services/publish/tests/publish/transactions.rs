@@ -132,7 +132,7 @@ fn a_batch_after_one_whose_acknowledgement_was_lost_is_not_taken_for_its_repeat(
     let proxy = Proxy::start().expect("a port is free");
     let folder = tempfile::tempdir().expect("a folder");
     let dir = Some(folder.path().to_path_buf());
-    let options = ClusterOptions { brokers: 1, advertised: Some(vec![proxy.port()]), dir, ..ClusterOptions::default() };
+    let options = ClusterOptions { brokers: 1, advertised: Some(vec![proxy.port()]), dir };
     let brokers = start_cluster(options).expect("Kafka starts");
     let direct = names(brokers[0].endpoint());
     proxy.set_target(brokers[0].port());
