@@ -111,11 +111,7 @@ impl UserId {
     /// The same text without what Postgres and logs cannot hold, cut to the longest valid length.
     pub(crate) fn stripped(&self) -> Self {
         let mut text: String = self.0.chars().filter(|c| !c.is_control()).collect();
-        let mut end = text.len().min(Self::MAX_LEN);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
+        text.truncate(text.floor_char_boundary(Self::MAX_LEN));
         Self(text)
     }
 

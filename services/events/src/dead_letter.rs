@@ -65,11 +65,7 @@ pub fn found_at(headers: &[(String, Vec<u8>)]) -> Option<Place> {
 /// The headers of the dead letter for a record found at this place, in this order: exception, message, topic, partition, offset.
 pub fn headers(topic: &str, partition: i32, offset: i64, error: impl Display) -> Vec<(String, Vec<u8>)> {
     let mut message = error.to_string();
-    let mut end = message.len().min(MAX_MESSAGE);
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    message.truncate(end);
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE));
     [
         (EXCEPTION, format!("doorbuster.Unreadable: {message}")),
         (MESSAGE, message),

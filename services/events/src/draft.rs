@@ -4,7 +4,7 @@ use domain::Request;
 use serde_json::{Map, Value};
 
 use crate::DecodeError;
-use crate::wire::{Misfit, WireRequest};
+use crate::wire::WireRequest;
 
 /// The one text field that may be null.
 const NULLABLE: &str = "reason";
@@ -33,10 +33,7 @@ impl Draft {
 
     /// The request, if all its values are such as the domain accepts.
     pub fn request(&self) -> Result<Request, DecodeError> {
-        self.0.clone().try_into().map_err(|misfit| match misfit {
-            Misfit::UnknownSymbol(name) => DecodeError::Unreadable(format!("{name} is UNKNOWN")),
-            Misfit::Invalid(why) => DecodeError::Unreadable(why),
-        })
+        Ok(self.0.clone().try_into()?)
     }
 
     /// The fields that are set, as JSON.

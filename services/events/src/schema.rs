@@ -59,10 +59,7 @@ impl Ours {
     pub(crate) fn read<W: Wire, T>(&self, mut datum: &[u8], into: impl FnOnce(W) -> Result<T, Misfit>) -> Result<T, DecodeError> {
         let wire = self.reader.read_deser(&mut datum).map_err(unreadable)?;
         all_used(datum)?;
-        into(wire).map_err(|misfit| match misfit {
-            Misfit::UnknownSymbol(name) => DecodeError::Unreadable(format!("{name} is UNKNOWN")),
-            Misfit::Invalid(why) => DecodeError::Unreadable(why),
-        })
+        Ok(into(wire)?)
     }
 
     /// Whether this text writes the same bytes as our schema.
@@ -147,12 +144,9 @@ impl Other {
         }
         all_used(input.rest)?;
         let wire = from_value(&value).map_err(unreadable)?;
-        into(wire).map_err(|misfit| match misfit {
-            Misfit::UnknownSymbol(name) => match self.newer_symbol(datum) {
-                Some(symbol) => DecodeError::UnknownKind(symbol),
-                None => DecodeError::Unreadable(format!("{name} is UNKNOWN")),
-            },
-            Misfit::Invalid(why) => DecodeError::Unreadable(why),
+        into(wire).map_err(|misfit| match (&misfit, self.newer_symbol(datum)) {
+            (Misfit::UnknownSymbol(_), Some(symbol)) => DecodeError::UnknownKind(symbol),
+            _ => misfit.into(),
         })
     }
 
@@ -205,7 +199,7 @@ fn all_used(rest: &[u8]) -> Result<(), DecodeError> {
 }
 
 fn unreadable(error: apache_avro::Error) -> DecodeError {
-    let text = error.to_string();
-    let end = (0..=text.len().min(MAX_ERROR)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    DecodeError::Unreadable(text[..end].to_owned())
+    let mut text = error.to_string();
+    text.truncate(text.floor_char_boundary(MAX_ERROR));
+    DecodeError::Unreadable(text)
 }

@@ -33,6 +33,12 @@ pub enum ConfigError {
     Invalid { name: &'static str, value: String, problem: String },
 }
 
+impl ConfigError {
+    pub(crate) fn invalid(name: &'static str, value: &str, problem: impl Into<String>) -> Self {
+        Self::Invalid { name, value: value.to_owned(), problem: problem.into() }
+    }
+}
+
 /// A text that no log and no error may show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -100,11 +106,10 @@ impl Env {
         let Some(text) = self.get(name) else { return Ok(default) };
         match text.parse() {
             Ok(number) if bounds.contains(&number) => Ok(number),
-            _ => Err(ConfigError::Invalid {
-                name,
-                value: text.to_owned(),
-                problem: format!("a number from {} to {} is needed", bounds.start(), bounds.end()),
-            }),
+            _ => {
+                let problem = format!("a number from {} to {} is needed", bounds.start(), bounds.end());
+                Err(ConfigError::invalid(name, text, problem))
+            }
         }
     }
 
@@ -116,11 +121,8 @@ impl Env {
     /// An address to listen on.
     pub fn address(&self, name: &'static str, default: &'static str) -> Result<SocketAddr, ConfigError> {
         let value = self.get(name).unwrap_or(default);
-        value.parse().map_err(|_| ConfigError::Invalid {
-            name,
-            value: value.to_owned(),
-            problem: format!("an address and a port are needed, as {default}"),
-        })
+        let problem = |_| ConfigError::invalid(name, value, format!("an address and a port are needed, as {default}"));
+        value.parse().map_err(problem)
     }
 
     /// `true`/`1` or `false`/`0`.
@@ -129,9 +131,7 @@ impl Env {
             None => Ok(default),
             Some("true" | "1") => Ok(true),
             Some("false" | "0") => Ok(false),
-            Some(other) => {
-                Err(ConfigError::Invalid { name, value: other.to_owned(), problem: "true or false is needed".to_owned() })
-            }
+            Some(other) => Err(ConfigError::invalid(name, other, "true or false is needed")),
         }
     }
 }
@@ -189,13 +189,10 @@ impl Connections {
         if topic_prefix.len() > MAX_TOPIC_PREFIX
             || !topic_prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
         {
-            return Err(ConfigError::Invalid {
-                name: "DOORBUSTER_TOPIC_PREFIX",
-                value: topic_prefix.to_owned(),
-                problem: format!(
-                    "at most {MAX_TOPIC_PREFIX} letters, digits, dots, dashes and underscores are possible in a topic's name"
-                ),
-            });
+            let problem = format!(
+                "at most {MAX_TOPIC_PREFIX} letters, digits, dots, dashes and underscores are possible in a topic's name"
+            );
+            return Err(ConfigError::invalid("DOORBUSTER_TOPIC_PREFIX", topic_prefix, problem));
         }
         Ok(Self {
             kafka: env.required("DOORBUSTER_KAFKA", "the bootstrap servers of Kafka, as host:port,host:port")?,

@@ -11,6 +11,7 @@ use domain::{Money, OrderId, Timestamp, UserId, VoucherId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::DecodeError;
 pub(crate) use event::WireEvent;
 pub(crate) use request::WireRequest;
 
@@ -20,6 +21,16 @@ pub(crate) enum Misfit {
     /// An enum says UNKNOWN: either a newer version wrote a symbol that this one does not have, or somebody wrote that very word.
     UnknownSymbol(&'static str),
     Invalid(String),
+}
+
+/// Where no newer version can have written it, UNKNOWN is that very word.
+impl From<Misfit> for DecodeError {
+    fn from(misfit: Misfit) -> Self {
+        Self::Unreadable(match misfit {
+            Misfit::UnknownSymbol(name) => format!("{name} is UNKNOWN"),
+            Misfit::Invalid(why) => why,
+        })
+    }
 }
 
 /// A record that the codec can write and read.

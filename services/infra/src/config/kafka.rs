@@ -29,23 +29,23 @@ pub struct KafkaLogin {
 }
 
 /// How a password is shown to the brokers (RFC 5802, RFC 4616).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(ascii_case_insensitive)]
 pub enum Mechanism {
     #[default]
+    #[strum(serialize = "SCRAM-SHA-512")]
     ScramSha512,
+    #[strum(serialize = "SCRAM-SHA-256")]
     ScramSha256,
     /// As it is: only over TLS.
+    #[strum(serialize = "PLAIN")]
     Plain,
 }
 
 impl Mechanism {
     /// As Kafka calls it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ScramSha512 => "SCRAM-SHA-512",
-            Self::ScramSha256 => "SCRAM-SHA-256",
-            Self::Plain => "PLAIN",
-        }
+        self.into()
     }
 }
 
@@ -61,27 +61,22 @@ impl KafkaSecurity {
     }
 
     pub(super) fn from_env(env: &Env) -> Result<Self, ConfigError> {
-        let invalid = |name, value: &str, problem: &str| ConfigError::Invalid {
-            name,
-            value: value.to_owned(),
-            problem: problem.to_owned(),
-        };
         let protocol = env.get(SECURITY).unwrap_or("plaintext");
         let (tls, login) = match protocol.to_ascii_lowercase().as_str() {
             "plaintext" => (false, false),
             "ssl" => (true, false),
             "sasl_plaintext" => (false, true),
             "sasl_ssl" => (true, true),
-            _ => return Err(invalid(SECURITY, protocol, "plaintext, ssl, sasl_plaintext or sasl_ssl is needed")),
+            _ => return Err(ConfigError::invalid(SECURITY, protocol, "plaintext, ssl, sasl_plaintext or sasl_ssl is needed")),
         };
         // Somebody who sets these believes that they are used.
         let idle = [(CA, tls), (MECHANISM, login), (USER, login), (PASSWORD, login)];
         if let Some((name, _)) = idle.into_iter().find(|(name, used)| !used && env.get(name).is_some()) {
-            return Err(invalid(SECURITY, protocol, &format!("{name} is set, but is not used so")));
+            return Err(ConfigError::invalid(SECURITY, protocol, format!("{name} is set, but is not used so")));
         }
         let ca = env.get(CA).map(str::to_owned);
         if let Some(file) = &ca {
-            check_authorities(Path::new(file)).map_err(|problem| invalid(CA, file, &problem))?;
+            check_authorities(Path::new(file)).map_err(|problem| ConfigError::invalid(CA, file, problem))?;
         }
         let login = login.then(|| KafkaLogin::from_env(env)).transpose()?;
         Ok(Self { tls, ca, login })
@@ -90,17 +85,8 @@ impl KafkaSecurity {
 
 impl KafkaLogin {
     fn from_env(env: &Env) -> Result<Self, ConfigError> {
-        let mechanism = match env.get(MECHANISM) {
-            None => Mechanism::default(),
-            Some(name) => [Mechanism::ScramSha512, Mechanism::ScramSha256, Mechanism::Plain]
-                .into_iter()
-                .find(|mechanism| mechanism.as_str().eq_ignore_ascii_case(name))
-                .ok_or_else(|| ConfigError::Invalid {
-                    name: MECHANISM,
-                    value: name.to_owned(),
-                    problem: "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN is needed".to_owned(),
-                })?,
-        };
+        let wrong = |name| ConfigError::invalid(MECHANISM, name, "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN is needed");
+        let mechanism = env.get(MECHANISM).map(|name| name.parse().map_err(|_| wrong(name))).transpose()?.unwrap_or_default();
         Ok(Self {
             mechanism,
             user: env.required(USER, "the name under which this service logs in to Kafka")?,

@@ -199,21 +199,15 @@ impl PartitionReader {
 
     /// Lost connections mend themselves (or end as a stall); what cannot get better ends the read.
     fn judge(&self, error: KafkaError, position: i64) -> Result<(), LogError> {
-        match (&error, error.rdkafka_error_code()) {
-            (_, Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)) => {
+        use RDKafkaErrorCode as Code;
+        match error.rdkafka_error_code() {
+            Some(Code::AutoOffsetReset | Code::OffsetOutOfRange) => {
                 let (start, end) = self.watermarks(&self.committed)?;
                 Err(self.out_of_range(start, end, position))
             }
-            (KafkaError::MessageConsumptionFatal(_), _) => Err(error.into()),
-            (
-                _,
-                Some(
-                    RDKafkaErrorCode::UnknownTopicOrPartition
-                    | RDKafkaErrorCode::UnknownTopic
-                    | RDKafkaErrorCode::UnknownPartition
-                    | RDKafkaErrorCode::TopicAuthorizationFailed,
-                ),
-            ) => Err(error.into()),
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => Err(error.into()),
+            Some(Code::TopicAuthorizationFailed) => Err(error.into()),
+            _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => Err(error.into()),
             _ => Ok(()),
         }
     }
@@ -253,18 +247,14 @@ fn with_metadata<T>(
     topic: &str,
     ask: impl Fn() -> Result<T, KafkaError>,
 ) -> Result<T, LogError> {
-    match ask() {
-        Err(error)
-            if matches!(
-                error.rdkafka_error_code(),
-                Some(RDKafkaErrorCode::UnknownPartition | RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::LeaderNotAvailable)
-            ) =>
-        {
-            client.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
-            Ok(ask()?)
-        }
-        answer => Ok(answer?),
+    use RDKafkaErrorCode as Code;
+    let answer = ask();
+    let code = answer.as_ref().err().and_then(KafkaError::rdkafka_error_code);
+    if matches!(code, Some(Code::UnknownPartition | Code::UnknownTopic | Code::LeaderNotAvailable)) {
+        client.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
+        return Ok(ask()?);
     }
+    Ok(answer?)
 }
 
 fn client(connections: &Connections, isolation: &str) -> Result<BaseConsumer<ClientLog>, LogError> {

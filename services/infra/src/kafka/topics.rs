@@ -311,13 +311,11 @@ fn missing(topic: &str) -> LogError {
 }
 
 fn unanswered(connections: &Connections, error: KafkaError) -> LogError {
+    use RDKafkaErrorCode as Code;
     match error.rdkafka_error_code() {
-        Some(
-            RDKafkaErrorCode::BrokerTransportFailure
-            | RDKafkaErrorCode::AllBrokersDown
-            | RDKafkaErrorCode::OperationTimedOut
-            | RDKafkaErrorCode::Resolve,
-        ) => unreachable(connections, &error),
+        Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut | Code::Resolve) => {
+            unreachable(connections, &error)
+        }
         _ => error.into(),
     }
 }

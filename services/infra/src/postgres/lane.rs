@@ -11,7 +11,7 @@ use std::{
 use domain::{Event, EventBody, LoggedRequest, Order, OrderId, RequestBody, State, Timestamp, UserId, Voucher, VoucherId};
 use futures::{future::OptionFuture, try_join};
 use tokio::task::JoinHandle;
-use tokio_postgres::{Client, Statement, Transaction};
+use tokio_postgres::{Client, Statement, Transaction, types::ToSql};
 use uuid::Uuid;
 
 use super::{
@@ -200,8 +200,7 @@ impl LaneSession {
 
     /// Only the offset of [`LaneSession::position`].
     pub async fn next_offset(&self) -> Result<i64, DatabaseError> {
-        let sql = "SELECT next_offset FROM lane_positions WHERE topic = $1 AND partition = $2";
-        Ok(self.client.query_one(sql, &[&self.topic, &self.partition]).await?.try_get(0)?)
+        Ok(self.client.query_one(super::NEXT_OFFSET, &[&self.topic, &self.partition]).await?.try_get(0)?)
     }
 
     /// Ends the session, with whatever is open in it. Waits a moment for the server to be told, not for its answer.
@@ -304,9 +303,8 @@ impl LaneTransaction<'_> {
         let (orders, vouchers) = changed(state, events);
         let stored = OutRecord::encode_all(records);
         let position = async {
-            let key: (&str, i32) = (self.topic, self.partition);
-            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] = [&key.0, &key.1, &expected, &next_offset, &stored];
-            Ok(self.tx.execute(&self.statements.move_position, &params).await?)
+            let row: [&(dyn ToSql + Sync); 5] = [&self.topic, &self.partition, &expected, &next_offset, &stored];
+            Ok(self.tx.execute(&self.statements.move_position, &row).await?)
         };
         let (vouchers_written, orders_written, moved) =
             try_join!(self.write_vouchers(&vouchers), self.write_orders(&orders), position)?;
@@ -325,29 +323,23 @@ impl LaneTransaction<'_> {
         if vouchers.is_empty() {
             return Ok(0);
         }
-        let written = self
-            .tx
-            .execute(
-                &self.statements.write_vouchers,
-                &[
-                    &column(vouchers, |v| v.id.as_str()),
-                    &column(vouchers, |v| v.terms.partition),
-                    &column(vouchers, |v| v.terms.title.as_str()),
-                    &column(vouchers, |v| v.terms.total),
-                    &column(vouchers, |v| v.remaining),
-                    &column(vouchers, |v| v.terms.per_user_limit),
-                    &column(vouchers, |v| Instant(v.terms.begins_at)),
-                    &column(vouchers, |v| Instant(v.terms.ends_at)),
-                    &column(vouchers, |v| v.terms.price.minor),
-                    &column(vouchers, |v| v.terms.price.currency.as_str()),
-                    &column(vouchers, |v| v.terms.payment_window_ms),
-                    &column(vouchers, |v| v.state.as_str()),
-                    &column(vouchers, |v| v.terms_version),
-                    &column(vouchers, |v| v.seq),
-                ],
-            )
-            .await?;
-        Ok(written)
+        let columns: [&(dyn ToSql + Sync); 14] = [
+            &column(vouchers, |v| v.id.as_str()),
+            &column(vouchers, |v| v.terms.partition),
+            &column(vouchers, |v| v.terms.title.as_str()),
+            &column(vouchers, |v| v.terms.total),
+            &column(vouchers, |v| v.remaining),
+            &column(vouchers, |v| v.terms.per_user_limit),
+            &column(vouchers, |v| Instant(v.terms.begins_at)),
+            &column(vouchers, |v| Instant(v.terms.ends_at)),
+            &column(vouchers, |v| v.terms.price.minor),
+            &column(vouchers, |v| v.terms.price.currency.as_str()),
+            &column(vouchers, |v| v.terms.payment_window_ms),
+            &column(vouchers, |v| v.state.as_str()),
+            &column(vouchers, |v| v.terms_version),
+            &column(vouchers, |v| v.seq),
+        ];
+        Ok(self.tx.execute(&self.statements.write_vouchers, &columns).await?)
     }
 
     async fn write_orders(&self, orders: &[&Order]) -> Result<u64, DatabaseError> {
@@ -355,30 +347,24 @@ impl LaneTransaction<'_> {
             return Ok(0);
         }
         let instants = |f: fn(&Order) -> Timestamp| column(orders, |o| Instant(f(o)));
-        let written = self
-            .tx
-            .execute(
-                &self.statements.write_orders,
-                &[
-                    &column(orders, |o| o.id.as_uuid()),
-                    &column(orders, |o| o.voucher_id.as_str()),
-                    &column(orders, |o| o.partition),
-                    &column(orders, |o| o.user_id.as_str()),
-                    &column(orders, |o| o.quantity),
-                    &column(orders, |o| o.status.as_str()),
-                    &column(orders, |o| o.reason.map(|r| r.as_str())),
-                    &instants(|o| o.requested_at),
-                    &instants(|o| o.decided_at),
-                    &instants(|o| o.changed_at),
-                    &column(orders, |o| o.expires_at.map(Instant)),
-                    &column(orders, |o| o.payment_ref.as_deref()),
-                    &column(orders, |o| o.voucher_seq),
-                    &column(orders, |o| o.request_offset),
-                    &column(orders, |o| o.slot),
-                ],
-            )
-            .await?;
-        Ok(written)
+        let columns: [&(dyn ToSql + Sync); 15] = [
+            &column(orders, |o| o.id.as_uuid()),
+            &column(orders, |o| o.voucher_id.as_str()),
+            &column(orders, |o| o.partition),
+            &column(orders, |o| o.user_id.as_str()),
+            &column(orders, |o| o.quantity),
+            &column(orders, |o| o.status.as_str()),
+            &column(orders, |o| o.reason.map(|r| r.as_str())),
+            &instants(|o| o.requested_at),
+            &instants(|o| o.decided_at),
+            &instants(|o| o.changed_at),
+            &column(orders, |o| o.expires_at.map(Instant)),
+            &column(orders, |o| o.payment_ref.as_deref()),
+            &column(orders, |o| o.voucher_seq),
+            &column(orders, |o| o.request_offset),
+            &column(orders, |o| o.slot),
+        ];
+        Ok(self.tx.execute(&self.statements.write_orders, &columns).await?)
     }
 
     /// Gives everything up and frees the position.

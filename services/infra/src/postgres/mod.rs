@@ -186,9 +186,10 @@ pub async fn vouchers(pool: &Pool, partitions: Option<&[i32]>) -> Result<Vec<Vou
     rows.iter().map(voucher_of).collect()
 }
 
+const NEXT_OFFSET: &str = "SELECT next_offset FROM lane_positions WHERE topic = $1 AND partition = $2";
+
 /// Position of a partition's lane: the next request offset to decide; `None`: no lane has ever worked on it.
 pub async fn next_offset(pool: &Pool, topic: &str, partition: i32) -> Result<Option<i64>, DatabaseError> {
-    let sql = "SELECT next_offset FROM lane_positions WHERE topic = $1 AND partition = $2";
-    let rows = look_up(pool, sql, &[&topic, &partition]).await?;
+    let rows = look_up(pool, NEXT_OFFSET, &[&topic, &partition]).await?;
     Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
 }

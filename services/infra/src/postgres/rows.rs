@@ -1,6 +1,6 @@
 //! The rows of the tables `orders` and `vouchers`, and instants as Postgres keeps them.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 
 use domain::{Money, Order, OrderId, OrderStatus, RejectReason, Terms, Timestamp, UserId, Voucher, VoucherId, VoucherState};
 use tokio_postgres::{
@@ -53,6 +53,7 @@ pub fn order_of(row: &Row) -> Result<Order, DatabaseError> {
     let bad = |problem: String| DatabaseError::Row { table: "orders", problem };
     let status: &str = row.try_get("status")?;
     let reason: Option<&str> = row.try_get("reason")?;
+    let reason = reason.map(|word| RejectReason::parse(word).ok_or_else(|| bad(format!("unknown reason {word:?}"))));
     Ok(Order {
         id: OrderId::from_uuid(row.try_get::<_, Uuid>("order_id")?),
         voucher_id: VoucherId::parse(row.try_get("voucher_id")?).map_err(|e| bad(e.to_string()))?,
@@ -60,10 +61,7 @@ pub fn order_of(row: &Row) -> Result<Order, DatabaseError> {
         user_id: UserId::from_log(row.try_get("user_id")?),
         quantity: row.try_get("quantity")?,
         status: OrderStatus::parse(status).ok_or_else(|| bad(format!("unknown status {status:?}")))?,
-        reason: match reason {
-            None => None,
-            Some(word) => Some(RejectReason::parse(word).ok_or_else(|| bad(format!("unknown reason {word:?}")))?),
-        },
+        reason: reason.transpose()?,
         requested_at: row.try_get::<_, Instant>("requested_at")?.0,
         decided_at: row.try_get::<_, Instant>("decided_at")?.0,
         changed_at: row.try_get::<_, Instant>("changed_at")?.0,
@@ -123,7 +121,8 @@ pub async fn copy_orders(client: &Client, table: &str, orders: &[Order]) -> Resu
         ];
         copy.as_mut().write(&row).await?;
     }
-    finish(copy).await
+    copy.finish().await?;
+    Ok(())
 }
 
 /// Appends vouchers by binary COPY to `table`, which has [`VOUCHER_COLUMNS`].
@@ -149,7 +148,8 @@ pub async fn copy_vouchers(client: &Client, table: &str, vouchers: &[Voucher]) -
         ];
         copy.as_mut().write(&row).await?;
     }
-    finish(copy).await
+    copy.finish().await?;
+    Ok(())
 }
 
 async fn copy(client: &Client, table: &str, columns: &str) -> Result<BinaryCopyInWriter, DatabaseError> {
@@ -157,11 +157,6 @@ async fn copy(client: &Client, table: &str, columns: &str) -> Result<BinaryCopyI
     let types: Vec<Type> = columns_of.columns().iter().map(|column| column.type_().clone()).collect();
     let sink = client.copy_in(&format!("COPY {table} ({columns}) FROM STDIN BINARY")).await?;
     Ok(BinaryCopyInWriter::new(sink, &types))
-}
-
-async fn finish(copy: Pin<&mut BinaryCopyInWriter>) -> Result<(), DatabaseError> {
-    copy.finish().await?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::{Event, OrderId, Timestamp, UserId, VoucherId};
-use redis::{Pipeline, ScriptInvocation};
+use redis::{Cmd, FromRedisValue, Pipeline, ScriptInvocation};
 
 use super::connection::{Connection, Failure};
 use super::keys::Keys;
@@ -283,19 +283,8 @@ impl Store {
 
     /// Every voucher of which Redis has the hash, be it damaged; for an audit: looks at every key of the server, in steps.
     pub async fn voucher_ids(&self) -> Result<BTreeSet<VoucherId>, StoreError> {
-        let mut ids = BTreeSet::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut command = redis::cmd("SCAN");
-            command.arg(&cursor).arg("MATCH").arg(Keys::ANY_VOUCHER).arg("COUNT").arg(SCAN_STEP);
-            let step = self.inner.long.query::<(String, Vec<String>)>(&command).await;
-            let (next, found) = step.map_err(|failure: Failure| failure.about(None))?;
-            ids.extend(found.iter().filter_map(|key| Keys::id_of(key)));
-            if next == "0" {
-                return Ok(ids);
-            }
-            cursor = next;
-        }
+        let keys: Vec<String> = self.steps(redis::cmd("SCAN"), &["MATCH", Keys::ANY_VOUCHER], None).await?;
+        Ok(keys.iter().filter_map(|key| Keys::id_of(key)).collect())
     }
 
     /// Whether the voucher waits for `voucher thaw`; tells it also where the rest of its hash cannot be read.
@@ -336,16 +325,26 @@ impl Store {
 
     /// Every entry of a hash once. HSCAN may give one twice; the later one stands.
     async fn scan(&self, voucher: &VoucherId, key: &str) -> Result<HashMap<String, String>, StoreError> {
-        let mut entries = HashMap::new();
-        let mut cursor = "0".to_owned();
+        let entries: Vec<(String, String)> = self.steps(redis::cmd("HSCAN").arg(key).clone(), &[], Some(voucher)).await?;
+        Ok(entries.into_iter().collect())
+    }
+
+    /// All that a command of the SCAN family gives; `command` is what stands before its cursor, `more` what stands behind.
+    async fn steps<T: FromRedisValue>(
+        &self,
+        command: Cmd,
+        more: &[&str],
+        voucher: Option<&VoucherId>,
+    ) -> Result<Vec<T>, StoreError> {
+        let (mut all, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
-            let mut command = redis::cmd("HSCAN");
-            command.arg(key).arg(&cursor).arg("COUNT").arg(SCAN_STEP);
-            let step = self.inner.long.query::<(String, Vec<(String, String)>)>(&command).await;
-            let (next, found) = step.map_err(|failure: Failure| failure.about(Some(voucher)))?;
-            entries.extend(found);
+            let mut command = command.clone();
+            command.arg(&cursor).arg(more).arg("COUNT").arg(SCAN_STEP);
+            let step = self.inner.long.query::<(String, Vec<T>)>(&command).await;
+            let (next, found) = step.map_err(|failure: Failure| failure.about(voucher))?;
+            all.extend(found);
             if next == "0" {
-                return Ok(entries);
+                return Ok(all);
             }
             cursor = next;
         }
