@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -109,7 +109,6 @@ struct Shop {
     ledger: Ledger,
     stopped: AtomicBool,
     accepted: Mutex<VecDeque<(Wish, OrderId)>>,
-    turned_away: AtomicU64,
 }
 
 /// Buyers who come until they are stopped.
@@ -135,18 +134,12 @@ impl Buyers {
             ledger,
             stopped: AtomicBool::new(false),
             accepted: Mutex::default(),
-            turned_away: AtomicU64::new(0),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
         let (inside, prefix) = (Arc::clone(&shop), world.connections().prefix.clone());
         let come = move || runtime.block_on(let_them_come(inside, plan, prefix));
         let thread = std::thread::Builder::new().name("buyers".to_owned()).spawn(come).context("no thread")?;
         Ok(Self { shop, thread: Some(thread) })
-    }
-
-    /// Visits that found too many others at the door and made no call.
-    pub fn turned_away(&self) -> u64 {
-        self.shop.turned_away.load(Ordering::Relaxed)
     }
 
     /// Lets nobody come any more, waits until those who are there have their answers (two time-outs at most, and a bit), and returns. Panics where a
@@ -186,8 +179,6 @@ async fn let_them_come(shop: Arc<Shop>, plan: Plan, prefix: String) {
         let seed = random.random();
         if visits.len() < MAX_VISITS {
             visits.spawn(visit(Arc::clone(&shop), format!("{prefix}-u{number}"), SmallRng::seed_from_u64(seed)));
-        } else {
-            shop.turned_away.fetch_add(1, Ordering::Relaxed);
         }
     }
     while let Some(ended) = visits.join_next().await {
@@ -352,7 +343,8 @@ impl Shop {
         let begun = Instant::now();
         let outcome = match timeout(patience, answer(request)).await {
             Ok(Ok((status, body))) => read(status, &body),
-            Ok(Err(error)) => Outcome::Unknown(in_full(&error)),
+            // With what is behind it; the library's own words stop at "error sending request".
+            Ok(Err(error)) => Outcome::Unknown(format!("{:#}", anyhow::Error::from(error))),
             Err(_) => Outcome::Unknown(format!("hung up after {patience:?}")),
         };
         let (user, voucher, ended) = (user.to_owned(), voucher.clone(), Instant::now());
@@ -365,17 +357,6 @@ async fn answer(request: RequestBuilder) -> reqwest::Result<(u16, Vec<u8>)> {
     let response = request.send().await?;
     let status = response.status().as_u16();
     Ok((status, response.bytes().await?.to_vec()))
-}
-
-/// The error with what is behind it; the library's own words stop at "error sending request".
-fn in_full(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// What an answer says.

@@ -127,7 +127,7 @@ fn round(
     say: &dyn Fn(&str),
 ) -> Result<()> {
     let kinds = draw(&run.kinds, random);
-    let mut faults: Vec<(Kind, Box<dyn Fault>, Duration)> =
+    let mut faults: Vec<(Kind, Fault, Duration)> =
         kinds.iter().map(|kind| (*kind, (kind.make)(random), random.random_range(kind.hold.0..=kind.hold.1))).collect();
     let what: Vec<String> =
         faults.iter().map(|(_, fault, hold)| format!("{} for {:.1} s", fault.describe(), hold.as_secs_f64())).collect();

@@ -19,22 +19,56 @@ pub enum Need {
 }
 
 /// One thing broken for a while. Everything random in it was drawn when it was made.
-pub trait Fault: Send {
-    /// What it does, with its parameters.
-    fn describe(&self) -> String;
+pub struct Fault {
+    what: String,
+    begin: Option<Begin>,
+    end: Option<End>,
+}
 
-    /// Breaks it. Returns while it is broken, or, for what takes no time, when it has happened.
+type Begin = Box<dyn FnOnce(&mut Site) -> Result<End>>;
+type End = Box<dyn FnOnce(&mut Site) -> Result<()>>;
+
+impl Fault {
+    /// What it does, with its parameters.
+    pub fn describe(&self) -> &str {
+        &self.what
+    }
+
+    /// Breaks it, once. Returns while it is broken, or, for what takes no time, when it has happened.
     ///
     /// # Errors
     /// When that could not be done; the site may be half broken then.
-    fn begin(&mut self, site: &mut Site) -> Result<()>;
+    pub fn begin(&mut self, site: &mut Site) -> Result<()> {
+        self.end = self.begin.take().map(|begin| begin(site)).transpose()?;
+        Ok(())
+    }
 
     /// Ends it. Afterwards the servers it touched are whole and answer, their proxies are open, all processes are kept running. The services
     /// may still be recovering; nothing more is done for them.
     ///
     /// # Errors
     /// When that could not be reached.
-    fn end(&mut self, site: &mut Site) -> Result<()>;
+    pub fn end(&mut self, site: &mut Site) -> Result<()> {
+        self.end.take().map_or(Ok(()), |end| end(site))
+    }
+}
+
+/// A fault of two steps: the first may hand something to the second.
+pub(crate) fn steps<S: 'static>(
+    what: impl Into<String>,
+    begin: impl FnOnce(&mut Site) -> Result<S> + 'static,
+    end: impl FnOnce(&mut Site, S) -> Result<()> + 'static,
+) -> Fault {
+    let begin = |site: &mut Site| {
+        let begun = begin(site)?;
+        Ok(Box::new(|site: &mut Site| end(site, begun)) as End)
+    };
+    Fault { what: what.into(), begin: Some(Box::new(begin)), end: None }
+}
+
+/// A fault that is over when it has happened.
+pub(crate) fn at_once(what: impl Into<String>, begin: impl FnOnce(&mut Site) -> Result<()> + 'static) -> Fault {
+    steps(what, begin, |_, ()| Ok(()))
 }
 
 /// A kind of fault.
@@ -59,7 +93,7 @@ pub struct Kind {
 }
 
 /// How a kind draws a fault.
-pub type Make = fn(&mut SmallRng) -> Box<dyn Fault>;
+pub type Make = fn(&mut SmallRng) -> Fault;
 
 /// A row of a family's table; `bound` in seconds.
 pub(crate) const fn kind(
@@ -113,46 +147,6 @@ pub fn kinds() -> &'static [Kind] {
         families.concat()
     });
     &KINDS
-}
-
-/// A fault made of two steps: the first may hand something to the second.
-struct Steps<S, B, E> {
-    what: String,
-    begun: Option<S>,
-    begin: B,
-    end: E,
-}
-
-/// Makes a fault of two steps.
-pub(crate) fn steps<S: Send + 'static>(
-    what: impl Into<String>,
-    begin: impl FnMut(&mut Site) -> Result<S> + Send + 'static,
-    end: impl FnMut(&mut Site, S) -> Result<()> + Send + 'static,
-) -> Box<dyn Fault> {
-    Box::new(Steps { what: what.into(), begun: None, begin, end })
-}
-
-impl<S, B, E> Fault for Steps<S, B, E>
-where
-    S: Send,
-    B: FnMut(&mut Site) -> Result<S> + Send,
-    E: FnMut(&mut Site, S) -> Result<()> + Send,
-{
-    fn describe(&self) -> String {
-        self.what.clone()
-    }
-
-    fn begin(&mut self, site: &mut Site) -> Result<()> {
-        self.begun = Some((self.begin)(site)?);
-        Ok(())
-    }
-
-    fn end(&mut self, site: &mut Site) -> Result<()> {
-        match self.begun.take() {
-            Some(begun) => (self.end)(site, begun),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Seconds, for the tables of kinds.

@@ -4,22 +4,11 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use devstack::process::{RestartPolicy, State};
+use devstack::{ProcessId, process::State};
 use testkit::{Service, World, wait_until};
 
-/// Processes that sell, as a run begins and as every fault leaves it.
-const PURCHASE: usize = 2;
-/// Processes that decide.
-const ORDERS: usize = 2;
-/// Processes that settle.
-const COMPENSATION: usize = 2;
-
-const RESTARTS: RestartPolicy = RestartPolicy {
-    first_wait: Duration::from_millis(100),
-    longest_wait: Duration::from_millis(500),
-    quick: Duration::from_secs(1),
-    quick_failures: u32::MAX,
-};
+/// Processes of each kind, as a run begins and as every fault leaves it.
+const USUAL: usize = 2;
 
 /// What differs from a service's defaults in a run: orphans are found sooner, since all clocks here are one; reservations are counted often, so
 /// that damage is found within a run; and a second breach soon after a first, which faults cause on purpose, is repaired as the first.
@@ -51,14 +40,6 @@ impl Role {
             Role::Compensation => "compensation",
         }
     }
-
-    fn usual(self) -> usize {
-        match self {
-            Role::Purchase => PURCHASE,
-            Role::Orders => ORDERS,
-            Role::Compensation => COMPENSATION,
-        }
-    }
 }
 
 /// The processes, by kind and in the order of their numbers. The default has none.
@@ -66,44 +47,34 @@ impl Role {
 pub struct Fleet {
     /// The binary of another build: every second process of a kind is of that one.
     pub(crate) other: Option<PathBuf>,
-    purchase: Vec<Service>,
-    orders: Vec<Service>,
-    compensation: Vec<Service>,
+    services: [Vec<Service>; Role::ALL.len()],
 }
 
 impl Fleet {
     /// Starts all processes without waiting for them.
     pub(crate) fn start(world: &World, other: Option<PathBuf>) -> Self {
         let mut fleet = Self { other, ..Self::default() };
-        Role::ALL.into_iter().for_each(|role| fleet.grow(world, role, role.usual()));
+        Role::ALL.into_iter().for_each(|role| fleet.grow(world, role, USUAL));
         fleet
     }
 
     /// The processes of one kind.
     pub fn of(&self, role: Role) -> &[Service] {
-        match role {
-            Role::Purchase => &self.purchase,
-            Role::Orders => &self.orders,
-            Role::Compensation => &self.compensation,
-        }
+        &self.services[role as usize]
     }
 
     pub(crate) fn of_mut(&mut self, role: Role) -> &mut Vec<Service> {
-        match role {
-            Role::Purchase => &mut self.purchase,
-            Role::Orders => &mut self.orders,
-            Role::Compensation => &mut self.compensation,
-        }
+        &mut self.services[role as usize]
     }
 
     /// Where buyers call, one a purchase process; the same for the fleet's whole life.
     pub fn urls(&self) -> Vec<String> {
-        self.purchase.iter().map(Service::url).collect()
+        self.of(Role::Purchase).iter().map(Service::url).collect()
     }
 
     /// Every process.
     pub fn all(&self) -> impl Iterator<Item = &Service> {
-        Role::ALL.into_iter().flat_map(|role| self.of(role))
+        self.services.iter().flatten()
     }
 
     /// Adds processes of this kind until there are `count`.
@@ -112,7 +83,7 @@ impl Fleet {
             let name = format!("{}-{number}", role.name());
             let build = self.build_of(number);
             let service = world.launch_service_with(role.name(), &name, &SETTINGS, |program| {
-                program.restarts = RESTARTS;
+                program.restarts.quick_failures = u32::MAX;
                 program.program = build;
             });
             self.of_mut(role).push(service);
@@ -137,14 +108,9 @@ impl Fleet {
 
     /// As many processes of this kind as a run begins with.
     pub(crate) fn as_usual(&mut self, world: &World, role: Role) -> Result<()> {
-        self.shrink(role, role.usual())?;
-        self.grow(world, role, role.usual());
+        self.shrink(role, USUAL)?;
+        self.grow(world, role, USUAL);
         Ok(())
-    }
-
-    /// Whether each process says that it is ready.
-    pub fn is_ready(&self) -> bool {
-        self.all().all(Service::is_ready)
     }
 
     /// Waits until each process says that it is ready. Panics with its name if one does not.
@@ -160,21 +126,16 @@ impl Fleet {
     /// The first that is found.
     pub fn check(&self) -> Result<()> {
         for role in Role::ALL {
-            ensure!(self.of(role).len() == role.usual(), "{} has {} processes", role.name(), self.of(role).len());
+            ensure!(self.of(role).len() == USUAL, "{} has {} processes", role.name(), self.of(role).len());
         }
         for service in self.all() {
             let process = &service.process;
             process.check().with_context(|| format!("{} is not started any more", process.name()))?;
             let kept = matches!(process.state(), State::Running | State::Waiting);
             ensure!(kept, "{} is {:?}", process.name(), process.state());
-            ensure!(!is_stopped(process.pid()), "{} is paused", process.name());
+            let is_stopped = process.pid().and_then(ProcessId::of).is_some_and(ProcessId::is_stopped);
+            ensure!(!is_stopped, "{} is paused", process.name());
         }
         Ok(())
     }
-}
-
-/// Whether a process is stopped by a signal: state T in `/proc/PID/stat`, behind the name in parentheses.
-fn is_stopped(pid: Option<u32>) -> bool {
-    let stat = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
-    stat.is_some_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T')))
 }

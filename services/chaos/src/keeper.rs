@@ -6,7 +6,6 @@
 //! soon.
 
 use std::{
-    io::Read,
     path::PathBuf,
     process::{Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -17,7 +16,7 @@ use std::{
 use anyhow::Context;
 use domain::VoucherId;
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IteratorRandom};
-use testkit::World;
+use testkit::{World, block_on};
 
 use crate::ledger::{Change, Deed, Done, Ledger, Offer};
 
@@ -35,9 +34,6 @@ const DECISION: &str = "10s";
 
 /// For one run of the command line, its other time-outs included; then it is killed.
 const COMMAND: Duration = Duration::from_secs(40);
-
-/// Between two looks whether the command line has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Vouchers besides the endless ones that are not closed. Above it, the next deed is a closing.
 const MOST_AT_ONCE: usize = 14;
@@ -306,27 +302,13 @@ fn refusal(text: &str) -> Option<&str> {
 }
 
 /// Runs a command, for at most [`COMMAND`]: its exit code and all it printed.
-fn run(mut command: Command) -> anyhow::Result<(i32, String)> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let deadline = Instant::now() + COMMAND;
-    let code = loop {
-        // It prints a few lines, which the pipes hold until it has ended.
-        if let Some(status) = child.try_wait()? {
-            break status.code().unwrap_or(-1);
-        }
-        if Instant::now() >= deadline {
-            child.kill()?;
-            child.wait()?;
-            break -1;
-        }
-        std::thread::sleep(LOOK_EVERY);
-    };
-    let mut printed = Vec::new();
-    if let (Some(mut out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) {
-        out.read_to_end(&mut printed)?;
-        err.read_to_end(&mut printed)?;
-    }
-    Ok((code, String::from_utf8_lossy(&printed).trim().to_owned()))
+fn run(command: Command) -> anyhow::Result<(i32, String)> {
+    let mut command = tokio::process::Command::from(command);
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let ended = block_on(async { tokio::time::timeout(COMMAND, command.output()).await });
+    let output = ended.with_context(|| format!("killed after {COMMAND:?}"))??;
+    let printed = [output.stdout, output.stderr].concat();
+    Ok((output.status.code().unwrap_or(-1), String::from_utf8_lossy(&printed).trim().to_owned()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The servers of a run, each behind a proxy, and a world with its services on them.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -9,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use devstack::{
-    Disk, Endpoints, Server, kafka,
-    kafka::ClusterOptions,
+    Disk, Endpoints, Server, joined,
+    kafka::{self, ClusterOptions},
     postgres::{self, PostgresOptions},
     redis::{self, RedisOptions},
     registry::{self, RegistryOptions},
@@ -18,10 +17,10 @@ use devstack::{
 use testkit::{Mode, Proxy, World, block_on, with_database};
 use tokio_postgres::NoTls;
 
-use crate::{ask, fault::Need, fleet::Fleet};
+use crate::{fault::Need, fleet::Fleet};
 
 /// As many as can lose one and still acknowledge.
-const BROKERS: usize = 3;
+pub(crate) const BROKERS: usize = 3;
 /// For one command of ours to Redis. Nobody else is waited for longer.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 /// For one statement of ours to Postgres: it may have to wait for every lane's transaction.
@@ -111,8 +110,9 @@ impl Servers {
 
     /// Every one of them, with its name.
     pub fn all(&self) -> impl Iterator<Item = (String, &Proxied)> {
-        let brokers = self.kafka.iter().enumerate().map(|(index, broker)| (format!("broker {}", index + 1), broker));
-        brokers.chain([("Redis", &self.redis), ("Postgres", &self.postgres), ("the registry", &self.registry)].map(named))
+        let brokers = self.kafka.iter().zip(1..).map(|(broker, number)| (format!("broker {number}"), broker));
+        let others = [("Redis", &self.redis), ("Postgres", &self.postgres), ("the registry", &self.registry)];
+        brokers.chain(others.map(|(name, proxied)| (name.to_owned(), proxied)))
     }
 
     /// Says what is not as it is without faults: a proxy that is not open, a server that does not answer.
@@ -123,9 +123,7 @@ impl Servers {
         for (name, proxied) in self.all() {
             ensure!(proxied.proxy.mode() == Mode::Open, "the proxy of {name} is {:?}", proxied.proxy.mode());
         }
-        until("all brokers to know each other", || {
-            self.kafka.iter().all(|broker| ask::brokers(broker.server.port()).is_ok_and(|known| known == BROKERS))
-        })?;
+        self.wait_for_brokers()?;
         until("Redis to answer", || self.redis().and_then(|mut c| Ok(::redis::cmd("PING").exec(&mut c)?)).is_ok())?;
         until("Postgres to answer", || self.sql("postgres", &["SELECT 1"]).is_ok())?;
         let port = self.registry.server.port();
@@ -133,13 +131,15 @@ impl Servers {
         until("the registry to answer", subjects)
     }
 
+    /// Waits until each broker knows all of them.
+    pub(crate) fn wait_for_brokers(&self) -> Result<()> {
+        let knows_all = |broker: &Proxied| kafka::cluster(broker.server.port()).is_ok_and(|known| known.brokers.len() == BROKERS);
+        until("all brokers to know each other", || self.kafka.iter().all(knows_all))
+    }
+
     /// A connection to Redis past its proxy.
     pub fn redis(&self) -> Result<::redis::Connection> {
-        let client = ::redis::Client::open(self.redis.server.endpoint())?;
-        let connection = client.get_connection_with_timeout(REDIS_TIMEOUT)?;
-        connection.set_read_timeout(Some(REDIS_TIMEOUT))?;
-        connection.set_write_timeout(Some(REDIS_TIMEOUT))?;
-        Ok(connection)
+        redis_at(&self.redis.server)
     }
 
     /// Runs each text of statements in a database of Postgres, past its proxy; a text of several is one transaction.
@@ -223,6 +223,14 @@ fn new_world(servers: &Servers) -> World {
     World::builder().servers(&servers.endpoints()).build()
 }
 
+/// A connection to a Redis.
+pub(crate) fn redis_at(server: &Server) -> Result<::redis::Connection> {
+    let connection = ::redis::Client::open(server.endpoint())?.get_connection_with_timeout(REDIS_TIMEOUT)?;
+    connection.set_read_timeout(Some(REDIS_TIMEOUT))?;
+    connection.set_write_timeout(Some(REDIS_TIMEOUT))?;
+    Ok(connection)
+}
+
 /// Waits for a condition; an error names what it was.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
     let begun = Instant::now();
@@ -233,19 +241,6 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> Result<(
     Ok(())
 }
 
-/// The address on 127.0.0.1 of a port.
-pub(crate) fn local(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
-}
-
 fn in_database(endpoint: &str, database: &str) -> String {
     format!("{}?connect_timeout=5", with_database(endpoint, database))
-}
-
-fn named<'a>((name, proxied): (&str, &'a Proxied)) -> (String, &'a Proxied) {
-    (name.to_owned(), proxied)
-}
-
-fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

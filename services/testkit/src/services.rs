@@ -1,7 +1,6 @@
 //! The real services as child processes in a world, killed when dropped.
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -58,7 +57,7 @@ impl World {
 
     /// As [`World::start_service`] under a name of its own, for several of one kind, without waiting.
     pub fn launch_service(&self, service: &str, name: &str, more: &[(&str, &str)]) -> Service {
-        self.launch_service_with(service, name, more, |program| program.restarts = RESTARTS)
+        self.launch_service_with(service, name, more, |_| ())
     }
 
     /// As [`World::launch_service`], where the program or what is done when it fails must be another.
@@ -72,9 +71,11 @@ impl World {
         let folder = devstack::kept_logs().join(&self.connections().prefix);
         let mut program = Program::new(name, binary(), &folder);
         program.args = ["run", service].map(str::to_owned).to_vec();
+        program.restarts = RESTARTS;
         change(&mut program);
         let ready_file = folder.join(format!("{name}.ready"));
-        let http = (service == "purchase").then(free_port);
+        // Fixed, so that a service keeps its address when it is started again.
+        let http = (service == "purchase").then(|| devstack::free_port().expect("a port is free"));
         program.env = self.env_vars();
         if let Some(port) = http {
             program.env.push(("DOORBUSTER_PURCHASE_LISTEN".to_owned(), format!("127.0.0.1:{port}")));
@@ -192,13 +193,4 @@ pub fn binary() -> PathBuf {
     };
     let found = std::env::var_os("DOORBUSTER_BIN").map(PathBuf::from).or_else(built);
     found.filter(|path| Path::is_file(path)).expect("the binary `doorbuster` is built: run `make test`")
-}
-
-/// A port that was free a moment ago. Fixed, so that a service keeps its address when it is started again; and below those that the system
-/// gives to outgoing connections, else one of these could have it meanwhile.
-fn free_port() -> u16 {
-    // Linux: net.ipv4.ip_local_port_range begins at 32768.
-    const PORTS: std::ops::Range<u16> = 10_000..32_768;
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    std::iter::repeat_with(|| rand::random_range(PORTS)).take(1_000).find(free).expect("one of a thousand ports is free")
 }

@@ -21,7 +21,7 @@ pub(crate) const KINDS: &[Kind] = &[
 
 /// One by one, as a deployment does it, until all are of one build, and then until every second one is of the other again: an upgrade and a
 /// downgrade, in this order or the other.
-fn replaced(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
+fn replaced(role: Role, rng: &mut SmallRng) -> Fault {
     let by_other = rng.random_bool(0.5);
     let number = usize::from(by_other);
     let begin = move |site: &mut Site| roll(site, role, |_| number);

@@ -48,7 +48,7 @@ fn draw_skew(rng: &mut SmallRng, most: i64) -> i64 {
 }
 
 /// A process is ended and started again with another clock, and once more with the right one.
-fn service(role: Role, most: i64, rng: &mut SmallRng) -> Box<dyn Fault> {
+fn service(role: Role, most: i64, rng: &mut SmallRng) -> Fault {
     let (which, skew) = (draw(rng), draw_skew(rng, most));
     let begin = move |site: &mut Site| {
         let services = site.fleet.of_mut(role);
@@ -67,7 +67,7 @@ fn service(role: Role, most: i64, rng: &mut SmallRng) -> Box<dyn Fault> {
     steps(format!("the clock of one {} process is wrong by {skew} s", role.name()), begin, end)
 }
 
-fn redis(rng: &mut SmallRng) -> Box<dyn Fault> {
+fn redis(rng: &mut SmallRng) -> Fault {
     let skew = draw_skew(rng, REDIS);
     let begin = move |site: &mut Site| Ok(site.servers.redis.server.restart_with(&wrong_clock(skew).map_err(Error::msg)?)?);
     steps(format!("Redis' clock is wrong by {skew} s"), begin, |site, ()| Ok(site.servers.redis.server.restart()?))

@@ -37,7 +37,7 @@ pub(crate) const KINDS: &[Kind] = &[
 ];
 
 /// Every process of the role dies at one point, as often as it comes by.
-fn dies(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
+fn dies(role: Role, rng: &mut SmallRng) -> Fault {
     let points: Vec<&str> = POINTS.iter().filter(|point| point.starts_with(role.name())).copied().collect();
     let point = points.choose(rng).copied().unwrap_or_default();
     let passage = if crash::is_passed_often(point) { rng.random_range(1..=PASSAGES) } else { 1 };

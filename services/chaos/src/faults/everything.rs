@@ -3,7 +3,7 @@
 use anyhow::Result;
 use rand::rngs::SmallRng;
 
-use super::{kafka, registry, restart_all};
+use super::{kafka, processes::kill, registry, restart_all};
 use crate::{
     fault::{Fault, Kind, seconds, steps},
     site::Site,
@@ -21,11 +21,9 @@ pub(crate) const KINDS: &[Kind] = &[Kind {
 }];
 
 /// As when a machine room loses its power, but that what the servers wrote is still in the system's hands.
-fn killed(_: &mut SmallRng) -> Box<dyn Fault> {
+fn killed(_: &mut SmallRng) -> Fault {
     let begin = |site: &mut Site| {
-        for service in site.fleet.all() {
-            let _ = service.kill();
-        }
+        site.fleet.all().for_each(kill);
         site.servers.all().for_each(|(_, proxied)| proxied.server.kill());
         Ok(())
     };
@@ -34,9 +32,6 @@ fn killed(_: &mut SmallRng) -> Box<dyn Fault> {
         kafka::whole(site)?;
         registry::register(site)
     };
-    steps(
-        "kill -9 of all servers and all services at once; the registry comes back empty, and schemas are registered again",
-        begin,
-        end,
-    )
+    let what = "kill -9 of all servers and all services at once; the registry comes back empty, and schemas are registered again";
+    steps(what, begin, end)
 }

@@ -13,9 +13,9 @@ use rdkafka::{
 use super::{draw, restart_all};
 use crate::{
     ask,
-    fault::{Fault, Kind, kind, rare, seconds, steps},
+    fault::{Fault, Kind, at_once, kind, rare, seconds, steps},
     fleet::Role,
-    site::{Site, until},
+    site::{BROKERS, Site, until},
 };
 
 const KAFKA: &[&str] = &["kafka"];
@@ -37,20 +37,21 @@ pub(crate) const KINDS: &[Kind] = &[
         killed("that leads a partition of order-events", events_leader, rng)
     }),
     kind("kafka-controller-killed", 30, ONE, HOLD, KAFKA, |rng| {
-        killed("that controls the cluster", |site, _| controller(site), rng)
+        killed("that controls the cluster", |site, _| ask::controller(&site.servers), rng)
     }),
     kind("kafka-transaction-coordinator-killed", 30, ONE, HOLD, KAFKA, |rng| {
         killed("that coordinates a lane's transactions", transaction_coordinator, rng)
     }),
     kind("kafka-group-coordinator-killed", 30, ONE, HOLD, KAFKA, |rng| {
-        killed("that coordinates the orders group", |site, _| group_coordinator(site), rng)
+        killed("that coordinates the orders group", group_coordinator, rng)
     }),
     kind("kafka-broker-restarted", 30, ONE, NONE, KAFKA, |rng| restarted(rng)),
-    kind("kafka-broker-frozen", 30, ONE, FROZEN, KAFKA, |rng| frozen(rng)),
-    rare(kind("kafka-two-killed", 45, ALL, HOLD, KAFKA, |rng| two_killed(rng))),
+    kind("kafka-broker-frozen", 30, ONE, FROZEN, KAFKA, |rng| frozen("one broker", some(1, rng))),
+    // Nothing can be acknowledged, nobody controls.
+    rare(kind("kafka-two-killed", 45, ALL, HOLD, KAFKA, |rng| killed_together("two brokers of three", some(2, rng)))),
     rare(kind("kafka-rolled", 30, ONE, NONE, KAFKA, |_| rolled())),
-    rare(kind("kafka-all-killed", 45, ALL, NONE, KAFKA, |_| all_killed())),
-    rare(kind("kafka-all-frozen", 45, ALL, FROZEN, KAFKA, |_| all_frozen())),
+    rare(kind("kafka-all-killed", 45, ALL, NONE, KAFKA, |rng| killed_together("all brokers", some(BROKERS, rng)))),
+    rare(kind("kafka-all-frozen", 45, ALL, FROZEN, KAFKA, |rng| frozen("all brokers", some(BROKERS, rng)))),
     kind("orders-offsets-deleted", 30, OFFSETS, NONE, &["kafka", "orders"], |_| offsets_lost(Role::Orders, None)),
     kind("orders-offsets-reset", 30, OFFSETS, NONE, &["kafka", "orders"], |rng| offsets_lost(Role::Orders, Some(anywhere(rng)))),
     kind("compensation-offsets-deleted", 30, OFFSETS, NONE, &["kafka", "compensation"], |_| {
@@ -71,21 +72,17 @@ fn events_leader(site: &Site, partition: i32) -> Result<usize> {
     ask::leader(&site.servers, &site.world.connections().topics.events, partition)
 }
 
-fn controller(site: &Site) -> Result<usize> {
-    ask::controller(&site.servers)
-}
-
 fn transaction_coordinator(site: &Site, partition: i32) -> Result<usize> {
     let id = format!("{}-{partition}", site.world.connections().group("orders"));
-    ask::transaction_coordinator(&site.servers, &id)
+    ask::coordinator(&site.servers, &id, ask::TRANSACTIONAL_ID)
 }
 
-fn group_coordinator(site: &Site) -> Result<usize> {
-    ask::group_coordinator(&site.servers, &site.world.connections().group("orders"))
+fn group_coordinator(site: &Site, _: i32) -> Result<usize> {
+    ask::coordinator(&site.servers, &site.world.connections().group("orders"), ask::GROUP)
 }
 
 /// Whoever has this task when the fault begins; found out then, since earlier faults have moved it.
-fn killed(task: &'static str, who: Who, rng: &mut SmallRng) -> Box<dyn Fault> {
+fn killed(task: &'static str, who: Who, rng: &mut SmallRng) -> Fault {
     let which = draw(rng);
     let begin = move |site: &mut Site| {
         let partition = i32::try_from(which(usize::try_from(site.world.partitions())?))?;
@@ -103,19 +100,14 @@ fn start_again(site: &mut Site, broker: usize) -> Result<()> {
 
 /// Until each partition may lose a broker again: whatever comes next shall not be two faults by chance.
 pub(super) fn whole(site: &Site) -> Result<()> {
-    until("all brokers to know each other", || {
-        site.servers
-            .kafka
-            .iter()
-            .all(|broker| ask::brokers(broker.server.port()).is_ok_and(|known| known == site.servers.kafka.len()))
-    })?;
+    site.servers.wait_for_brokers()?;
     let topics = &site.world.connections().topics;
     until("all copies to be in sync", || {
         [&topics.requests, &topics.events].into_iter().all(|topic| ask::in_sync(&site.servers, topic).unwrap_or(false))
     })
 }
 
-fn restarted(rng: &mut SmallRng) -> Box<dyn Fault> {
+fn restarted(rng: &mut SmallRng) -> Fault {
     let which = draw(rng);
     let begin = move |site: &mut Site| {
         let brokers = &site.servers.kafka;
@@ -124,65 +116,41 @@ fn restarted(rng: &mut SmallRng) -> Box<dyn Fault> {
     steps("one broker stopped in good order and started again", begin, |site, ()| whole(site))
 }
 
-fn frozen(rng: &mut SmallRng) -> Box<dyn Fault> {
-    let which = draw(rng);
-    let begin = move |site: &mut Site| {
-        let brokers = &site.servers.kafka;
-        let broker = which(brokers.len());
-        brokers[broker].server.pause()?;
-        Ok(broker)
-    };
-    let end = |site: &mut Site, broker: usize| {
-        site.servers.kafka[broker].server.resume()?;
-        whole(site)
-    };
-    steps("SIGSTOP of one broker, longer than its session time-out", begin, end)
-}
-
-fn two_killed(rng: &mut SmallRng) -> Box<dyn Fault> {
-    let mut order: Vec<usize> = vec![0, 1, 2];
-    order.shuffle(rng);
-    let dead = [order[0], order[1]];
-    let begin = move |site: &mut Site| {
-        dead.iter().for_each(|broker| site.servers.kafka[*broker].server.kill());
-        Ok(())
-    };
-    let end = move |site: &mut Site, ()| {
-        restart_all(dead.iter().map(|broker| &site.servers.kafka[*broker].server))?;
-        whole(site)
-    };
-    steps("kill -9 of two brokers of three at once: nothing can be acknowledged, nobody controls", begin, end)
-}
-
-fn rolled() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| {
-        for broker in 0..site.servers.kafka.len() {
-            start_again(site, broker)?;
-        }
-        Ok(())
-    };
+fn rolled() -> Fault {
+    let begin = |site: &mut Site| (0..BROKERS).try_for_each(|broker| start_again(site, broker));
     steps("rolling restart of all brokers in good order", begin, |site, ()| whole(site))
 }
 
-fn all_killed() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| {
-        site.servers.kafka.iter().for_each(|broker| broker.server.kill());
-        Ok(())
+fn frozen(what: &'static str, brokers: Vec<usize>) -> Fault {
+    let begin = move |site: &mut Site| {
+        brokers.iter().try_for_each(|broker| site.servers.kafka[*broker].server.pause())?;
+        Ok(brokers)
     };
-    let end = |site: &mut Site, ()| {
-        restart_all(site.servers.kafka.iter().map(|broker| &broker.server))?;
+    let end = |site: &mut Site, brokers: Vec<usize>| {
+        brokers.iter().try_for_each(|broker| site.servers.kafka[*broker].server.resume())?;
         whole(site)
     };
-    steps("kill -9 of all brokers at once", begin, end)
+    steps(format!("SIGSTOP of {what}, longer than every session time-out"), begin, end)
 }
 
-fn all_frozen() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| Ok(site.servers.kafka.iter().try_for_each(|broker| broker.server.pause())?);
-    let end = |site: &mut Site, ()| {
-        site.servers.kafka.iter().try_for_each(|broker| broker.server.resume())?;
+fn killed_together(what: &'static str, brokers: Vec<usize>) -> Fault {
+    let begin = move |site: &mut Site| {
+        brokers.iter().for_each(|broker| site.servers.kafka[*broker].server.kill());
+        Ok(brokers)
+    };
+    let end = |site: &mut Site, brokers: Vec<usize>| {
+        restart_all(brokers.iter().map(|broker| &site.servers.kafka[*broker].server))?;
         whole(site)
     };
-    steps("SIGSTOP of all brokers, longer than every session time-out", begin, end)
+    steps(format!("kill -9 of {what} at once"), begin, end)
+}
+
+/// As many of the brokers.
+fn some(count: usize, rng: &mut SmallRng) -> Vec<usize> {
+    let mut brokers: Vec<usize> = (0..BROKERS).collect();
+    brokers.shuffle(rng);
+    brokers.truncate(count);
+    brokers
 }
 
 /// A place in a partition, as a share of its length.
@@ -196,8 +164,12 @@ fn anywhere(rng: &mut SmallRng) -> f64 {
 }
 
 /// Kafka changes a group's offsets only while it has no members, so this is what an operator would do: end them, change, start them.
-fn offsets_lost(role: Role, share: Option<f64>) -> Box<dyn Fault> {
-    let begin = move |site: &mut Site| {
+fn offsets_lost(role: Role, share: Option<f64>) -> Fault {
+    let what = match share {
+        None => format!("offsets of the {} group deleted", role.name()),
+        Some(share) => format!("offsets of the {} group set to {:.0} % of each partition", role.name(), share * 100.0),
+    };
+    at_once(what, move |site| {
         let count = site.fleet.of(role).len();
         let ended = site.fleet.shrink(role, 0);
         let changed = match share {
@@ -206,12 +178,7 @@ fn offsets_lost(role: Role, share: Option<f64>) -> Box<dyn Fault> {
         };
         site.fleet.grow(&site.world, role, count);
         ended.and(changed)
-    };
-    let what = match share {
-        None => format!("offsets of the {} group deleted", role.name()),
-        Some(share) => format!("offsets of the {} group set to {:.0} % of each partition", role.name(), share * 100.0),
-    };
-    steps(what, begin, |_, ()| Ok(()))
+    })
 }
 
 fn delete_offsets(site: &Site, role: Role) -> Result<()> {

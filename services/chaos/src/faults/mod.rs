@@ -11,11 +11,16 @@ pub(crate) mod processes;
 pub(crate) mod redis;
 pub(crate) mod registry;
 
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 use anyhow::Result;
-use devstack::Server;
+use devstack::{Server, side_by_side};
 use rand::{Rng, rngs::SmallRng};
+
+use crate::{
+    fault::{Fault, steps},
+    site::{Proxied, Servers},
+};
 
 /// Picks one of however many there will be.
 fn draw(rng: &mut SmallRng) -> impl Fn(usize) -> usize + Clone + Send + 'static {
@@ -31,10 +36,15 @@ fn draw_time(rng: &mut SmallRng, from: Duration, to: Duration) -> Duration {
 
 /// Starts servers again side by side: brokers need each other for it.
 fn restart_all<'a>(servers: impl IntoIterator<Item = &'a Server>) -> Result<()> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = servers.into_iter().map(|server| scope.spawn(|| server.restart())).collect();
-        let results: Vec<_> =
-            threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect();
-        results.into_iter().try_for_each(|restarted| restarted.map_err(anyhow::Error::from))
-    })
+    let restarted = side_by_side(servers.into_iter().map(|server| || server.restart()));
+    Ok(restarted.into_iter().collect::<Result<_, _>>()?)
+}
+
+/// SIGSTOP of a server.
+fn frozen(what: &str, of: fn(&Servers) -> &Proxied) -> Fault {
+    steps(
+        format!("SIGSTOP of {what}"),
+        move |site| Ok(of(&site.servers).server.pause()?),
+        move |site, ()| Ok(of(&site.servers).server.resume()?),
+    )
 }

@@ -7,7 +7,7 @@ use testkit::Mode;
 
 use super::draw;
 use crate::{
-    fault::{Fault, Kind, Make, kind, seconds, steps},
+    fault::{Fault, Kind, Make, at_once, kind, seconds, steps},
     site::{Proxied, Site},
 };
 
@@ -100,7 +100,7 @@ const fn registry(name: &'static str, make: Make) -> Kind {
     kind(name, 10, REGISTRY, HOLD, &["registry"], make)
 }
 
-fn network(to: To, rng: &mut SmallRng, mode: fn(&mut SmallRng) -> Mode) -> Box<dyn Fault> {
+fn network(to: To, rng: &mut SmallRng, mode: fn(&mut SmallRng) -> Mode) -> Fault {
     let mode = mode(rng);
     let which = draw(rng);
     let chosen = which.clone();
@@ -115,12 +115,11 @@ fn network(to: To, rng: &mut SmallRng, mode: fn(&mut SmallRng) -> Mode) -> Box<d
     steps(format!("network to {}: {mode:?}", to.name()), set, open)
 }
 
-fn cut(to: To) -> Box<dyn Fault> {
-    let begin = move |site: &mut Site| {
+fn cut(to: To) -> Fault {
+    at_once(format!("network to {}: all connections reset", to.name()), move |site| {
         to.of(site, |_| 0).iter().for_each(|proxied| proxied.proxy.cut());
         Ok(())
-    };
-    steps(format!("network to {}: all connections reset", to.name()), begin, |_, ()| Ok(()))
+    })
 }
 
 /// From one that nobody minds to one beyond Redis' short time-out of 200 ms.

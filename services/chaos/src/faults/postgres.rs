@@ -5,8 +5,9 @@ use std::{thread, time::Duration};
 use anyhow::{Result, anyhow};
 use rand::{Rng, rngs::SmallRng};
 
+use super::frozen;
 use crate::{
-    fault::{Fault, Kind, Need, kind, needing, seconds, steps},
+    fault::{Fault, Kind, Need, at_once, kind, needing, seconds, steps},
     site::{Site, until},
 };
 
@@ -25,7 +26,7 @@ const OLDER: &str =
 pub(crate) const KINDS: &[Kind] = &[
     kind("postgres-killed", 15, AGAIN, HOLD, POSTGRES, |_| killed()),
     kind("postgres-restarted", 15, AGAIN, NONE, POSTGRES, |_| restarted()),
-    kind("postgres-frozen", 15, AGAIN, HOLD, POSTGRES, |_| frozen()),
+    kind("postgres-frozen", 15, AGAIN, HOLD, POSTGRES, |_| frozen("Postgres", |servers| &servers.postgres)),
     kind("postgres-connections-ended", 15, AGAIN, NONE, POSTGRES, |_| connections_ended()),
     kind("postgres-orders-locked", 15, AGAIN, LOCKED, POSTGRES, |_| locked("orders")),
     kind("postgres-positions-locked", 15, AGAIN, LOCKED, POSTGRES, |_| locked("lane_positions")),
@@ -35,7 +36,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("postgres-restored", 25, OLDER, HOLD, POSTGRES, |_| restored()),
 ];
 
-fn killed() -> Box<dyn Fault> {
+fn killed() -> Fault {
     let begin = |site: &mut Site| {
         site.servers.postgres.server.kill();
         Ok(())
@@ -43,27 +44,18 @@ fn killed() -> Box<dyn Fault> {
     steps("kill -9 of Postgres", begin, |site, ()| Ok(site.servers.postgres.server.restart()?))
 }
 
-fn restarted() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| Ok(site.servers.postgres.server.restart()?);
-    steps("Postgres stopped (fast) and started again", begin, |_, ()| Ok(()))
+fn restarted() -> Fault {
+    at_once("Postgres stopped (fast) and started again", |site| Ok(site.servers.postgres.server.restart()?))
 }
 
-fn frozen() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| Ok(site.servers.postgres.server.pause()?);
-    steps("SIGSTOP of Postgres", begin, |site, ()| Ok(site.servers.postgres.server.resume()?))
-}
-
-fn connections_ended() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| {
-        let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        site.sql(&[all])
-    };
-    steps("all connections to Postgres ended by it", begin, |_, ()| Ok(()))
+fn connections_ended() -> Fault {
+    let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    at_once("all connections to Postgres ended by it", move |site| site.sql(&[all]))
 }
 
 /// A session of somebody else holds the table.
-fn locked(table: &'static str) -> Box<dyn Fault> {
+fn locked(table: &'static str) -> Fault {
     /// In seconds: it ends by itself should nobody end it.
     const LONGEST: u32 = 50;
     let begin = move |site: &mut Site| {
@@ -88,7 +80,7 @@ fn locked(table: &'static str) -> Box<dyn Fault> {
 }
 
 /// As a server that was demoted, or whose disk is running full, is made: every new transaction is read-only.
-fn read_only() -> Box<dyn Fault> {
+fn read_only() -> Fault {
     let set = |site: &mut Site, value: &str| {
         let alter = format!("ALTER SYSTEM SET default_transaction_read_only = {value}");
         site.sql(&["SET default_transaction_read_only = off", &alter, "SELECT pg_reload_conf()"])
@@ -98,7 +90,7 @@ fn read_only() -> Box<dyn Fault> {
 
 /// Not one page more. Tables that must grow refuse their rows at once, with 53100; Postgres itself fails as soon as its own log needs a new
 /// segment, here either whenever it happens to or at once, and cannot recover before there is space. Somebody makes room and starts it again.
-fn disk_full(rng: &mut SmallRng) -> Box<dyn Fault> {
+fn disk_full(rng: &mut SmallRng) -> Fault {
     /// Segments of Postgres' log that it may have ready.
     const SEGMENTS: usize = 32;
     let at_once = rng.random_bool(0.5);
@@ -122,9 +114,9 @@ fn disk_full(rng: &mut SmallRng) -> Box<dyn Fault> {
 }
 
 /// Takes what a lane takes, in the other order, several times: Postgres ends one of the two after `deadlock_timeout` (1 s).
-fn deadlocked() -> Box<dyn Fault> {
+fn deadlocked() -> Fault {
     const TIMES: usize = 4;
-    let begin = |site: &mut Site| {
+    at_once("deadlocks between lanes and somebody who locks in another order", |site| {
         for _ in 0..TIMES {
             let other_order = "BEGIN; LOCK TABLE orders IN SHARE MODE; SELECT pg_sleep(0.2); \
                                SELECT FROM lane_positions FOR UPDATE; COMMIT";
@@ -132,12 +124,11 @@ fn deadlocked() -> Box<dyn Fault> {
             let _ = site.sql(&[other_order]);
         }
         Ok(())
-    };
-    steps("deadlocks between lanes and somebody who locks in another order", begin, |_, ()| Ok(()))
+    })
 }
 
 /// The tables as they were when the fault began, all of one moment, come back in one transaction.
-fn restored() -> Box<dyn Fault> {
+fn restored() -> Fault {
     // As a lane does: its position first, so that no lane is in the middle of a transaction on either side.
     const LOCK: &str = "LOCK TABLE lane_positions, vouchers, orders IN ACCESS EXCLUSIVE MODE;";
     let begin = |site: &mut Site| {

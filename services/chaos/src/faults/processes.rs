@@ -7,7 +7,7 @@ use testkit::Service;
 
 use super::draw;
 use crate::{
-    fault::{Fault, Kind, kind, seconds, steps},
+    fault::{Fault, Kind, at_once, kind, seconds, steps},
     fleet::Role::{self, Compensation, Orders, Purchase},
     site::Site,
 };
@@ -44,40 +44,37 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("orders-scaled", 25, REBALANCES, SHORT, &["orders"], |_| scaled()),
 ];
 
-fn killed(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
+fn killed(role: Role, rng: &mut SmallRng) -> Fault {
     let which = draw(rng);
-    let begin = move |site: &mut Site| {
+    at_once(format!("kill -9 of one {} process", role.name()), move |site| {
         let services = site.fleet.of(role);
         kill(&services[which(services.len())]);
         Ok(())
-    };
-    steps(format!("kill -9 of one {} process", role.name()), begin, |_, ()| Ok(()))
+    })
 }
 
-fn all_killed(role: Role) -> Box<dyn Fault> {
-    let begin = move |site: &mut Site| {
+fn all_killed(role: Role) -> Fault {
+    at_once(format!("kill -9 of all {} processes at once", role.name()), move |site| {
         site.fleet.of(role).iter().for_each(kill);
         Ok(())
-    };
-    steps(format!("kill -9 of all {} processes at once", role.name()), begin, |_, ()| Ok(()))
+    })
 }
 
 /// One that ended by itself a moment ago, and is about to be started again, is as dead as can be.
-fn kill(service: &Service) {
+pub(super) fn kill(service: &Service) {
     let _ = service.kill();
 }
 
-fn restarted(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
+fn restarted(role: Role, rng: &mut SmallRng) -> Fault {
     let which = draw(rng);
-    let begin = move |site: &mut Site| {
+    at_once(format!("SIGTERM to one {} process, then a start", role.name()), move |site| {
         let services = site.fleet.of_mut(role);
         let count = services.len();
         Ok(services[which(count)].restart()?)
-    };
-    steps(format!("SIGTERM to one {} process, then a start", role.name()), begin, |_, ()| Ok(()))
+    })
 }
 
-fn frozen(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
+fn frozen(role: Role, rng: &mut SmallRng) -> Fault {
     let which = draw(rng);
     let begin = move |site: &mut Site| {
         let services = site.fleet.of(role);
@@ -95,18 +92,17 @@ fn frozen(role: Role, rng: &mut SmallRng) -> Box<dyn Fault> {
 
 /// As a deployment does it: each is ready before the next one is ended. One that cannot be ready, since something else is broken too, is not
 /// waited for without end.
-fn rolled(role: Role) -> Box<dyn Fault> {
-    let begin = move |site: &mut Site| {
+fn rolled(role: Role) -> Fault {
+    at_once(format!("rolling restart of all {} processes", role.name()), move |site| {
         for service in site.fleet.of_mut(role) {
             service.restart()?;
             wait_ready(service);
         }
         Ok(())
-    };
-    steps(format!("rolling restart of all {} processes", role.name()), begin, |_, ()| Ok(()))
+    })
 }
 
-fn scaled() -> Box<dyn Fault> {
+fn scaled() -> Fault {
     let begin = |site: &mut Site| {
         site.fleet.shrink(Orders, 1)?;
         site.fleet.grow(&site.world, Orders, 4);

@@ -7,10 +7,10 @@ use devstack::redis::RedisOptions;
 use rand::rngs::SmallRng;
 use redis::Connection;
 
-use super::{draw, draw_time};
+use super::{draw, draw_time, frozen};
 use crate::{
-    fault::{Fault, Kind, kind, seconds, steps},
-    site::{Proxied, Site, until},
+    fault::{Fault, Kind, at_once, kind, seconds, steps},
+    site::{Site, redis_at, until},
 };
 
 const REDIS: &[&str] = &["redis"];
@@ -34,7 +34,7 @@ pub(crate) const KINDS: &[Kind] = &[
     }),
     kind("redis-older-snapshot", 25, DAMAGE, HOLD, REDIS, |_| older_snapshot()),
     kind("redis-paused", 10, AGAIN, HOLD, REDIS, |rng| client_pause(rng)),
-    kind("redis-frozen", 10, AGAIN, HOLD, REDIS, |_| frozen()),
+    kind("redis-frozen", 10, AGAIN, HOLD, REDIS, |_| frozen("Redis", |servers| &servers.redis)),
     kind("redis-out-of-memory", 10, AGAIN, HOLD, REDIS, |_| out_of_memory()),
     kind("redis-busy", 10, AGAIN, (seconds(7), seconds(10)), REDIS, |_| busy()),
     kind("redis-failed-over", 25, DAMAGE, HOLD, REDIS, |_| failed_over()),
@@ -45,24 +45,18 @@ fn run(site: &Site, words: &[&str]) -> Result<()> {
 }
 
 fn tell(connection: &mut Connection, words: &[&str]) -> Result<()> {
-    command_of(words).exec(connection).with_context(|| format!("Redis refuses {}", words.join(" ")))
-}
-
-fn command_of(words: &[&str]) -> redis::Cmd {
-    let mut command = redis::Cmd::new();
-    command.arg(words);
-    command
+    redis::Cmd::new().arg(words).exec(connection).with_context(|| format!("Redis refuses {}", words.join(" ")))
 }
 
 fn wait_answers(site: &Site) -> Result<()> {
     until("Redis to answer", || run(site, &["PING"]).is_ok())
 }
 
-fn command(what: &'static str, words: &'static [&'static str]) -> Box<dyn Fault> {
-    steps(what, move |site: &mut Site| run(site, words), |_, ()| Ok(()))
+fn command(what: &'static str, words: &'static [&'static str]) -> Fault {
+    at_once(what, move |site| run(site, words))
 }
 
-fn killed(without_data: bool) -> Box<dyn Fault> {
+fn killed(without_data: bool) -> Fault {
     let begin = move |site: &mut Site| {
         let redis = &site.servers.redis.server;
         redis.kill();
@@ -76,12 +70,8 @@ fn killed(without_data: bool) -> Box<dyn Fault> {
     steps(what, begin, |site, ()| Ok(site.servers.redis.server.restart()?))
 }
 
-fn restarted() -> Box<dyn Fault> {
-    steps(
-        "Redis stopped in good order and started again",
-        |site: &mut Site| Ok(site.servers.redis.server.restart()?),
-        |_, ()| Ok(()),
-    )
+fn restarted() -> Fault {
+    at_once("Redis stopped in good order and started again", |site| Ok(site.servers.redis.server.restart()?))
 }
 
 /// All keys of the world, sorted, so that the same seed picks the same one of the same keys.
@@ -91,9 +81,9 @@ fn keys(connection: &mut Connection) -> Result<Vec<Vec<u8>>> {
     Ok(keys)
 }
 
-fn key_broken(rng: &mut SmallRng, how: &'static str, words: fn(&str) -> Vec<&str>) -> Box<dyn Fault> {
+fn key_broken(rng: &mut SmallRng, how: &'static str, words: fn(&str) -> Vec<&str>) -> Fault {
     let which = draw(rng);
-    let begin = move |site: &mut Site| {
+    at_once(format!("one of Redis' keys {how}"), move |site| {
         let mut redis = site.servers.redis()?;
         let keys = keys(&mut redis)?;
         // Before anything is on sale there is none.
@@ -102,13 +92,12 @@ fn key_broken(rng: &mut SmallRng, how: &'static str, words: fn(&str) -> Vec<&str
             tell(&mut redis, &words(&key))?;
         }
         Ok(())
-    };
-    steps(format!("one of Redis' keys {how}"), begin, |_, ()| Ok(()))
+    })
 }
 
 /// What Redis held when the fault began is all it holds at its end: settled events, reservations and held units since then are gone, and units
 /// sold since then are in stock again.
-fn older_snapshot() -> Box<dyn Fault> {
+fn older_snapshot() -> Fault {
     let begin = |site: &mut Site| {
         let mut redis = site.servers.redis()?;
         let mut all = redis::pipe();
@@ -131,25 +120,20 @@ fn older_snapshot() -> Box<dyn Fault> {
     steps("Redis put back to what it held some seconds ago", begin, end)
 }
 
-fn client_pause(rng: &mut SmallRng) -> Box<dyn Fault> {
+fn client_pause(rng: &mut SmallRng) -> Fault {
     let time = draw_time(rng, seconds(2), seconds(8));
     let millis = time.as_millis().to_string();
     let begin = move |site: &mut Site| run(site, &["CLIENT", "PAUSE", &millis, "ALL"]);
     steps(format!("CLIENT PAUSE of {time:?}"), begin, |site, ()| wait_answers(site))
 }
 
-fn frozen() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| Ok(site.servers.redis.server.pause()?);
-    steps("SIGSTOP of Redis", begin, |site, ()| Ok(site.servers.redis.server.resume()?))
-}
-
-fn out_of_memory() -> Box<dyn Fault> {
+fn out_of_memory() -> Fault {
     let begin = |site: &mut Site| run(site, &["CONFIG", "SET", "maxmemory", "1"]);
     steps("Redis' memory is full", begin, |site, ()| run(site, &["CONFIG", "SET", "maxmemory", "0"]))
 }
 
 /// After 5 s (`busy-reply-threshold`) Redis answers everybody with BUSY; before, nobody.
-fn busy() -> Box<dyn Fault> {
+fn busy() -> Fault {
     /// It ends by itself, after half a minute or so, should nobody end it.
     const SCRIPT: &str = "for _ = 1, 3e9 do end";
     let begin = |site: &mut Site| {
@@ -176,7 +160,7 @@ fn busy() -> Box<dyn Fault> {
 
 /// The replica has everything up to a moment ago when the address moves to it. It refuses writes until it is promoted; what the old one
 /// wrote since then is lost.
-fn failed_over() -> Box<dyn Fault> {
+fn failed_over() -> Fault {
     /// How long the old one goes on alone.
     const LOST: Duration = seconds(1);
     let begin = |site: &mut Site| {
@@ -184,9 +168,7 @@ fn failed_over() -> Box<dyn Fault> {
         run(site, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"])?;
         let old = site.servers.redis.server.port().to_string();
         let replica = devstack::redis::start(RedisOptions { aof: true, ..RedisOptions::default() })?;
-        let client = redis::Client::open(replica.endpoint())?;
-        let mut told = client.get_connection_with_timeout(seconds(5))?;
-        told.set_read_timeout(Some(seconds(5)))?;
+        let mut told = redis_at(&replica)?;
         // By a command: as an argument it would be its master again whenever it is restarted.
         tell(&mut told, &["REPLICAOF", "127.0.0.1", &old])?;
         until("the replica to have everything", || {
@@ -205,9 +187,7 @@ fn failed_over() -> Box<dyn Fault> {
     let end = |site: &mut Site, old: devstack::Server| {
         // Nobody must find his way back to it.
         old.kill();
-        let Proxied { server, .. } = &site.servers.redis;
-        let mut promoted = redis::Client::open(server.endpoint())?.get_connection_with_timeout(seconds(5))?;
-        tell(&mut promoted, &["REPLICAOF", "NO", "ONE"])
+        run(site, &["REPLICAOF", "NO", "ONE"])
     };
     steps("Redis' address moved to a replica that lacks the last second and is promoted later", begin, end)
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use rand::{Rng, rngs::SmallRng};
 use testkit::doorbuster;
 
+use super::{frozen, processes::kill};
 use crate::{
     fault::{Fault, Kind, kind, rare, seconds, steps},
     fleet::Role,
@@ -18,20 +19,15 @@ const IDS_KEPT: &str = "nothing waits for it but a start, which is tried twice a
 const START: &str = "start of the processes 5 s + rebalance 3 s + a lane's recovery 5 s";
 
 pub(crate) const KINDS: &[Kind] = &[
-    kind("registry-frozen", 10, IDS_KEPT, HOLD, &["registry"], |_| frozen()),
+    kind("registry-frozen", 10, IDS_KEPT, HOLD, &["registry"], |_| frozen("the registry", |servers| &servers.registry)),
     rare(kind("registry-emptied", 15, IDS_KEPT, HOLD, &["registry"], |_| emptied())),
     kind("registry-away-at-start", 25, START, HOLD, &["registry", "purchase", "orders", "compensation"], |rng| {
         away_at_start(rng)
     }),
 ];
 
-fn frozen() -> Box<dyn Fault> {
-    let begin = |site: &mut Site| Ok(site.servers.registry.server.pause()?);
-    steps("SIGSTOP of the registry", begin, |site, ()| Ok(site.servers.registry.server.resume()?))
-}
-
 /// Its schemas are in memory, so a restart has none. Whoever runs it registers them again, as for a new deployment.
-fn emptied() -> Box<dyn Fault> {
+fn emptied() -> Fault {
     let begin = |site: &mut Site| {
         site.servers.registry.server.kill();
         Ok(site.servers.registry.server.restart()?)
@@ -46,25 +42,19 @@ pub(super) fn register(site: &Site) -> Result<()> {
 }
 
 /// Every process of one kind has to start while nobody answers for schemas.
-fn away_at_start(rng: &mut SmallRng) -> Box<dyn Fault> {
+fn away_at_start(rng: &mut SmallRng) -> Fault {
     let role = Role::ALL[rng.random_range(0..Role::ALL.len())];
     let begin = move |site: &mut Site| {
         site.servers.registry.server.kill();
-        for service in site.fleet.of(role) {
-            let _ = service.kill();
-        }
+        site.fleet.of(role).iter().for_each(kill);
         Ok(())
     };
     let end = |site: &mut Site, ()| {
         site.servers.registry.server.restart()?;
         register(site)
     };
-    steps(
-        format!(
-            "the registry is away while all {} processes start; it comes back empty, and schemas are registered again",
-            role.name()
-        ),
-        begin,
-        end,
-    )
+    let role = role.name();
+    let what =
+        format!("the registry is away while all {role} processes start; it comes back empty, and schemas are registered again");
+    steps(what, begin, end)
 }
