@@ -63,8 +63,8 @@ const RARE: f64 = 4.0;
 /// When the servers cannot be started, or no kind of fault is possible.
 ///
 /// # Panics
-/// At the first broken promise or fault that cannot be made or ended, saying what to call to see it again. As a panic, since unwinding keeps
-/// the logs of the services and prints their ends.
+/// At the first broken promise or fault that cannot be made or ended, saying what was counted until then and what to call to see it again.
+/// As a panic, since unwinding keeps the logs of the services and prints their ends.
 pub fn run(run: &Run, say: &dyn Fn(&str)) -> Result<Report> {
     let began = Instant::now();
     let mut report = Report::default();
@@ -73,15 +73,20 @@ pub fn run(run: &Run, say: &dyn Fn(&str)) -> Result<Report> {
     ensure!(!kinds.is_empty(), "none of the kinds of faults is possible here");
     let run = &Run { kinds, ..run.clone() };
     for seed in run.seed.. {
-        say(&format!("epoch {}: seed {seed}, world {}", report.epochs + 1, site.world.connections().prefix));
-        if let Err(error) = epoch(run, seed, &mut site, &mut report, say) {
+        report.epochs += 1;
+        say(&format!("epoch {}: seed {seed}, world {}", report.epochs, site.world.connections().prefix));
+        let (ledger, faults) = (Ledger::new(), report.faults);
+        let outcome = epoch(run, seed, &mut site, &ledger, &mut report, say);
+        let counts = ledger.counts();
+        report.answers += counts;
+        report.took = began.elapsed();
+        if let Err(error) = outcome {
+            let counted = format!("{} orders accepted, {counts}, {} faults", counts.orders, report.faults - faults);
             let minutes = run.epoch.as_secs().div_ceil(60);
             let other = run.other.as_deref().and_then(Path::parent).map(|folder| format!(" OTHER={}", folder.display()));
-            let other = other.unwrap_or_default();
-            panic!("{error:#}\n\nthe run so far: {report}\nto see it again: make chaos SEED={seed} MINUTES={minutes}{other}");
+            let again = format!("make chaos SEED={seed} MINUTES={minutes}{}", other.unwrap_or_default());
+            panic!("{error:#}\n\nthis epoch until then: {counted}\nthe run so far: {report}\nto see it again: {again}");
         }
-        report.epochs += 1;
-        report.took = began.elapsed();
         if began.elapsed() >= run.length {
             break;
         }
@@ -90,28 +95,26 @@ pub fn run(run: &Run, say: &dyn Fn(&str)) -> Result<Report> {
     Ok(report)
 }
 
-fn epoch(run: &Run, seed: u64, site: &mut Site, report: &mut Report, say: &dyn Fn(&str)) -> Result<()> {
+fn epoch(run: &Run, seed: u64, site: &mut Site, ledger: &Ledger, report: &mut Report, say: &dyn Fn(&str)) -> Result<()> {
     let began = Instant::now();
     let mut random = SmallRng::seed_from_u64(seed);
     site.fleet.wait_ready();
-    let ledger = Ledger::new();
     let keeper = Keeper::start(&site.world, seed, ledger.clone())?;
     let plan = Plan::new(seed, run.rate);
     let buyers = Buyers::start(&site.world, site.fleet.urls(), plan, ledger.clone())?;
-    let recovery = Recovery { ledger: &ledger, after: began };
+    let recovery = Recovery { ledger, after: began };
     recovery.wait(site, OPENING).context("the sale does not begin")?;
     while began.elapsed() < run.epoch {
         thread::sleep(PAUSE.mul_f64(random.random()));
-        round(run, &mut random, site, &ledger, report, say)?;
+        round(run, &mut random, site, ledger, report, say)?;
     }
     buyers.stop();
     keeper.stop();
-    let summary = check::check(&site.world, &ledger, REST).map_err(|violations| {
+    let summary = check::check(&site.world, ledger, REST).map_err(|violations| {
         let all: Vec<String> = violations.iter().map(ToString::to_string).collect();
         anyhow::anyhow!("{} violations\n{}", violations.len(), all.join("\n"))
     })?;
     say(&format!("epoch holds: {summary}"));
-    report.answers += summary.answers;
     report.orders += summary.orders;
     report.confirmed += summary.confirmed;
     report.requests += summary.requests;
@@ -127,6 +130,7 @@ fn round(
     say: &dyn Fn(&str),
 ) -> Result<()> {
     let kinds = draw(&run.kinds, random);
+    report.faults += kinds.len();
     let mut faults: Vec<(Kind, Fault, Duration)> =
         kinds.iter().map(|kind| (*kind, (kind.make)(random), random.random_range(kind.hold.0..=kind.hold.1))).collect();
     let what: Vec<String> =

@@ -4,7 +4,8 @@
 //! A call is written down once it has ended, whatever became of it: a call without an answer is an [`Outcome::Unknown`], never left out.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
+    fmt,
     ops::AddAssign,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -111,6 +112,13 @@ pub struct Counts {
     pub unknown: u64,
     /// Different orders among the accepted ones.
     pub orders: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { calls, accepted, refused, busy, unknown, .. } = self;
+        write!(f, "{calls} calls ({accepted} accepted, {refused} refused, {busy} busy, {unknown} unknown)")
+    }
 }
 
 impl AddAssign for Counts {
@@ -244,17 +252,6 @@ impl Ledger {
         accepted.map(|call| call.ended).min()
     }
 
-    /// Refusals of purchases and status calls by their code, for reports.
-    pub fn refusals(&self) -> HashMap<String, u64> {
-        let mut by_code = HashMap::new();
-        for call in &self.lock().book.calls {
-            if let Outcome::Refused { code } = &call.outcome {
-                *by_code.entry(code.clone()).or_default() += 1;
-            }
-        }
-        by_code
-    }
-
     /// A copy of everything written down so far. Costs a pointer a call.
     pub fn book(&self) -> Book {
         self.lock().book.clone()
@@ -315,6 +312,5 @@ mod tests {
         let copy = Ledger::of(ledger.book());
         copy.call(purchase(now, now, 0, Outcome::Busy));
         assert_eq!((copy.counts().calls, ledger.counts()), (7, expected));
-        assert_eq!(ledger.refusals()["sold_out"], 1);
     }
 }

@@ -115,14 +115,8 @@ impl fmt::Display for Summary {
         let Self { answers, vouchers, requests, events, orders, confirmed, rejected, untold, to_rest, looking } = self;
         write!(
             f,
-            "{orders} orders ({confirmed} confirmed, {rejected} rejected, {untold} untold) of {vouchers} vouchers by {} calls \
-             ({} accepted, {} refused, {} busy, {} unknown), {requests} requests and {events} events agree; at rest after {:.1} s, \
-             checked in {:.1} s",
-            answers.calls,
-            answers.accepted,
-            answers.refused,
-            answers.busy,
-            answers.unknown,
+            "{orders} orders ({confirmed} confirmed, {rejected} rejected, {untold} untold) of {vouchers} vouchers by {answers}, \
+             {requests} requests and {events} events agree; at rest after {:.1} s, checked in {:.1} s",
             to_rest.as_secs_f64(),
             looking.as_secs_f64()
         )
@@ -146,15 +140,7 @@ impl Findings {
 ///
 /// `Err` is never empty; the worst comes first: what the ledger and plain counting say, then the audit.
 pub fn check(world: &World, ledger: &Ledger, deadline: Duration) -> Result<Summary, Vec<Violation>> {
-    let look = || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(look(world, ledger, deadline)),
-        Err(error) => {
-            let (promise, subject, what) = (Promise::Recovery, Subject::Whole, format!("no runtime to look with: {error}"));
-            Err(vec![Violation { promise, subject, what, timeline: Vec::new() }])
-        }
-    };
-    // On a thread of its own, so that it can be called from anywhere.
-    std::thread::scope(|scope| scope.spawn(look).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    testkit::block_on(look(world, ledger, deadline))
 }
 
 async fn look(world: &World, ledger: &Ledger, deadline: Duration) -> Result<Summary, Vec<Violation>> {

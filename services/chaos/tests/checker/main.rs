@@ -5,7 +5,7 @@ mod plants;
 
 use std::{
     net::TcpListener,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -13,7 +13,7 @@ use chaos::{
     buyers::{Buyers, Plan},
     check::check,
     keeper::Keeper,
-    ledger::{Change, Done, Ledger, Offer},
+    ledger::{Call, Change, Done, Ledger, Offer, Outcome},
 };
 use devstack::{Server, redis};
 use domain::VoucherId;
@@ -80,14 +80,15 @@ impl Shop {
         buyers.stop();
         let known: Vec<VoucherId> = ledger.book().deeds.iter().map(|deed| deed.voucher.clone()).collect();
         assert!(vouchers.len() >= 8 && vouchers.iter().all(|voucher| known.contains(voucher)), "{vouchers:?}");
-        eprintln!("{orders_a_second:.0} accepted orders a second; {:?}; {:?}", ledger.counts(), ledger.refusals());
+        eprintln!("{orders_a_second:.0} accepted orders a second; {:?}", ledger.counts());
 
         let small = self.world.voucher_id();
         self.world.open(&small, self.world.terms(5, 1, 1));
         ledger.set_offers(vec![Offer { voucher: small.clone(), per_user_limit: 1, share: 1 }]);
         let buyers = self.buyers(seed + 1, 50.0, ledger);
-        let sold_out = |ledger: &Ledger| ledger.refusals().get("sold_out").is_some_and(|count| *count >= 20);
-        wait_until(PATIENCE, "it to be sold out", || sold_out(ledger));
+        let is_sold_out = |call: &Arc<Call>| matches!(&call.outcome, Outcome::Refused { code } if code == "sold_out");
+        let sold_out = || ledger.book().calls.iter().filter(|call| is_sold_out(call)).count() >= 20;
+        wait_until(PATIENCE, "it to be sold out", sold_out);
         buyers.stop();
         small
     }
