@@ -36,7 +36,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// The registry does not have our schema under this subject.
-    #[error("subject {subject} does not have this version's schema: run `doorbuster topics apply`")]
+    #[error("subject {subject} does not have this version's schema: run `doorbuster topics apply --apply`")]
     NotRegistered { subject: String },
 }
 

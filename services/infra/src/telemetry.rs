@@ -108,8 +108,8 @@ pub fn announce(env: &crate::config::Env, addresses: &[(&str, SocketAddr)]) -> s
     tracing::info!(listening = %json, "listening");
     let Some(file) = env.get("DOORBUSTER_READY_FILE") else { return Ok(()) };
     let unfinished = format!("{file}.{}", std::process::id());
-    std::fs::write(&unfinished, json)?;
-    std::fs::rename(&unfinished, file)
+    let written = std::fs::write(&unfinished, json).and_then(|()| std::fs::rename(&unfinished, file));
+    written.map_err(|error| std::io::Error::new(error.kind(), format!("cannot write DOORBUSTER_READY_FILE={file}: {error}")))
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ pub(crate) enum LaneError {
     /// The log's beginning is gone, and Postgres lacks what it said.
     #[error(
         "the events topic begins at offset {start}: the records of offsets 0..{start} were deleted, and {missing} among them, which \
-         Postgres does not have; import a snapshot that has them into an empty database (`doorbuster snapshot import`)"
+         Postgres does not have; import a snapshot that has them into an empty database (`doorbuster snapshot import FILE --apply`)"
     )]
     Deleted { start: i64, missing: String },
     #[error(

@@ -15,9 +15,14 @@ use crate::config::{address::take_parameter, check_authorities};
 pub(super) const TLS_REMEDY: &str =
     "; check sslmode and sslrootcert in DOORBUSTER_POSTGRES, and that the server's certificate names this host";
 
-/// Ends an error of the server that the address causes: class 28 is a refused login.
+/// Ends an error of the server that the address causes (class 28 is a refused login), or tables that are not there, or are older than this version.
 pub(super) fn remedy(code: &str) -> &'static str {
-    if code.starts_with("28") { "; check user, password and sslmode in DOORBUSTER_POSTGRES" } else { "" }
+    match code {
+        "3D000" => "; create it, or check DOORBUSTER_POSTGRES",
+        "42P01" | "42703" => "; run `doorbuster migrate --apply`",
+        _ if code.starts_with("28") => "; check user, password and sslmode in DOORBUSTER_POSTGRES",
+        _ => "",
+    }
 }
 
 pub(super) struct Address {

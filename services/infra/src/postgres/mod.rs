@@ -127,7 +127,7 @@ pub async fn connect(connections: &Connections) -> Result<Client, DatabaseError>
 /// The same, with the task, which ends once the client is dropped and the server is told.
 async fn connect_with_task(connections: &Connections) -> Result<(Client, JoinHandle<()>), DatabaseError> {
     let Address { config, tls } = address(connections)?;
-    let (client, connection) = config.connect(tls).await?;
+    let (client, connection) = config.connect(tls).await.map_err(|error| DatabaseError::Pool(described(&error)))?;
     let task = tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "Postgres connection ended");
