@@ -24,6 +24,12 @@ pub enum ReplayError {
     /// Only its row names the partition in which it lives.
     #[error("Postgres has no voucher {0}; if the log has, name its partition with --partition")]
     UnknownVoucher(VoucherId),
+    /// The database in which tables are built beside the live one. Its own words name the variable of the live one.
+    #[error("{}", .0.to_string().replace("DOORBUSTER_POSTGRES", "--into"))]
+    Into(DatabaseError),
+    /// What is to be shown ends before it begins.
+    #[error("the first event to be shown is at offset {from} (--from), but --to ends before offset {to}")]
+    Backwards { from: i64, to: i64 },
     /// The file of a snapshot cannot be written, or not be used.
     #[error("{path}: {problem}")]
     File { path: String, problem: String },

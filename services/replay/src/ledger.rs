@@ -21,7 +21,7 @@ pub struct LedgerOptions {
     pub voucher: VoucherId,
     /// Where the voucher lives; without: as its row in Postgres says, which is asked for nothing else.
     pub partition: Option<i32>,
-    /// The first event that counts; without: its opening.
+    /// The first event that counts, which must be there if it is an offset; without: its opening.
     pub from: Option<Point>,
     /// The last event that counts; without: the last one there is.
     pub to: Option<Point>,
@@ -96,10 +96,14 @@ impl<F: FnMut(Entry) -> ControlFlow<()>> Ledger<F> {
         let ends = events.whole()?;
         let from = match options.from {
             None => 0,
-            Some(Point::Offset(offset)) => offset,
-            Some(Point::Time(at)) => events.offset_at(at)?.unwrap_or(ends.stable),
+            Some(point @ Point::Offset(_)) => events.behind(point, &ends)? - 1,
+            Some(Point::Time(at)) => events.offset_at(at)?.map_or(ends.stable, |offset| offset.min(ends.stable)),
         };
         let to = options.to.map_or(Ok(ends.stable), |to| events.behind(to, &ends))?;
+        // An instant may name an event that is still to come.
+        if from > to || (from == to && matches!(options.from, Some(Point::Offset(_)))) {
+            return Err(ReplayError::Backwards { from, to });
+        }
         let mut stock = Stock::default();
         events.events(0, to, |event, offset| {
             if event.voucher_id.as_ref() == Some(&options.voucher) {

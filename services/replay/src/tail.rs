@@ -6,7 +6,7 @@ use domain::{Event, Request, Timestamp, VoucherId};
 use events::Codec;
 use infra::{
     config::Connections,
-    kafka::{PartitionReader, Record},
+    kafka::{LogError, PartitionReader, Record},
 };
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -26,6 +26,7 @@ pub enum TailFrom {
     Start,
     /// Where it ends now.
     End,
+    /// It must be there already, or be where the log ends.
     Offset(i64),
     /// The first record that the broker took at or after this instant.
     Time(Timestamp),
@@ -80,24 +81,25 @@ pub async fn tail(
     options: TailOptions,
     each: impl FnMut(TailRecord) -> ControlFlow<()> + Send + 'static,
 ) -> Result<Vec<TailRead>, ReplayError> {
+    let topics = &connections.topics;
+    let topic = if options.requests { topics.requests.clone() } else { topics.events.clone() };
     let chosen = match options.partition {
-        Some(only) => vec![known(connections, only).await?],
+        Some(only) => vec![known(connections, &topic, only).await?],
         None => (0..partitions(connections).await?).collect(),
     };
     let (connections, codec, runtime) = (connections.clone(), codec.clone(), Handle::current());
-    blocking(move || read(&connections, &codec, &runtime, &options, &chosen, each)).await
+    blocking(move || read(&connections, &codec, &runtime, &topic, &options, &chosen, each)).await
 }
 
 fn read(
     connections: &Connections,
     codec: &Codec,
     runtime: &Handle,
+    topic: &str,
     options: &TailOptions,
     partitions: &[i32],
     mut each: impl FnMut(TailRecord) -> ControlFlow<()>,
 ) -> Result<Vec<TailRead>, ReplayError> {
-    let topics = &connections.topics;
-    let topic = if options.requests { &topics.requests } else { &topics.events };
     let mut readers = Vec::new();
     for partition in partitions {
         let reader = PartitionReader::open(connections, topic, *partition)?;
@@ -105,6 +107,10 @@ fn read(
         let from = match options.from {
             TailFrom::Start => ends.start,
             TailFrom::End => ends.stable,
+            TailFrom::Offset(wanted) if !(ends.start..=ends.high).contains(&wanted) => {
+                let (topic, partition) = (topic.to_owned(), *partition);
+                return Err(LogError::OutOfRange { topic, partition, start: ends.start, end: ends.high, wanted }.into());
+            }
             TailFrom::Offset(offset) => offset,
             TailFrom::Time(at) => reader.offset_at(at)?.unwrap_or(ends.stable),
         };

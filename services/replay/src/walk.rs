@@ -321,18 +321,21 @@ pub(crate) async fn home(connections: &Connections, voucher: &VoucherId, given: 
             row.ok_or_else(|| ReplayError::UnknownVoucher(voucher.clone()))?.terms.partition
         }
     };
-    known(connections, partition).await
+    known(connections, &connections.topics.events, partition).await
 }
 
-/// The partition, if the log has one of this number.
-pub(crate) async fn known(connections: &Connections, partition: i32) -> Result<i32, ReplayError> {
-    let count = partitions(connections).await?;
-    if (0..count).contains(&partition) {
-        return Ok(partition);
-    }
-    let problem = format!("has {count} partitions, and none of number {partition}");
-    let remedy = format!("the first is 0, the last {}", count - 1);
-    Err(LogError::Topic { topic: connections.topics.requests.clone(), problem, remedy }.into())
+/// The partition, if the topic has one of this number.
+pub(crate) async fn known(connections: &Connections, topic: &str, partition: i32) -> Result<i32, ReplayError> {
+    let (asked, topic) = (connections.clone(), topic.to_owned());
+    blocking(move || {
+        let count = partition_count(&asked, &topic)?;
+        if (0..count).contains(&partition) {
+            return Ok(partition);
+        }
+        let problem = format!("has {count} partitions, and none of number {partition}");
+        Err(LogError::Topic { topic, problem, remedy: format!("the first is 0, the last {}", count - 1) }.into())
+    })
+    .await
 }
 
 /// How many partitions the log has.

@@ -170,7 +170,10 @@ async fn work(
     infra::postgres::check_schema(&infra::postgres::pool(connections, 1)?).await?;
     let target =
         Connections { postgres: options.into.clone().unwrap_or_else(|| connections.postgres.clone()), ..connections.clone() };
-    let shadow = Shadow::make(&target).await?;
+    let shadow = Shadow::make(&target).await.map_err(|error| match error {
+        ReplayError::Database(error) if options.into.is_some() => ReplayError::Into(error),
+        error => error,
+    })?;
     let mut build = Build { connections, shadow, partitions: Vec::new() };
     let done = build.make(opened, base, options, &watch, told, findings).await;
     if options.into.is_none() && !matches!(told.swapped, Swapped::Done { .. }) {
@@ -249,7 +252,9 @@ impl Build<'_> {
             (Swap::Always, Verdict::Different { .. }) => true,
             (Swap::Never, _) => return Ok(()),
             _ => {
-                told.swapped = Swapped::Refused { reason: "the tables are not equal".to_owned() };
+                told.swapped = Swapped::Refused {
+                    reason: "the tables are not equal; --accept-differences takes what the log says".to_owned(),
+                };
                 return Ok(());
             }
         };

@@ -93,6 +93,14 @@ fn every_reader_ends_by_position_and_says_where() {
         assert!(text.contains(&proof), "{text}");
     }
 
+    // An offset in the open transaction is there, one behind the end is not.
+    for (partition, offset, code) in [(2, 4, 0), (2, 5, 2), (3, 2, 0), (3, 3, 0), (3, 4, 2)] {
+        let args = ["tail", "events", "--partition", &partition.to_string(), "--offset", &offset.to_string()];
+        let (found, text) = doorbuster(&world, &args);
+        let words = if code == 0 { format!("read from offset {offset} to {offset}") } else { format!("but {offset} is needed") };
+        assert!(found == code && text.contains(&words), "{args:?}: {found}: {text}");
+    }
+
     // Decided by Postgres, and in a transaction that nobody ends.
     execute(&world, "UPDATE lane_positions SET next_offset = 2 WHERE partition = 3");
     for args in [&["rebuild", "orders", "--json", "--patience", "500ms"][..], &["audit", "--json", "--patience", "500ms"]] {
