@@ -194,6 +194,15 @@ impl KnownSchemas {
         Ok(Self { codec: codec.clone(), versions })
     }
 
+    /// Says which versions there are, where this is none of them.
+    pub fn check(&self, version: u32) -> Result<(), String> {
+        if self.versions.iter().any(|schema| schema.version == version) {
+            return Ok(());
+        }
+        let known: Vec<_> = self.versions.iter().map(|s| format!("version {} (schema id {})", s.version, s.id)).collect();
+        Err(format!("the registry has no version {version} of the schema of requests; it has {}", known.join(", ")))
+    }
+
     /// Reads the bytes in every way known. Fails only where the registry must be asked and is away.
     pub async fn attempts(&self, payload: &[u8]) -> Result<Vec<Attempt>, ReplayError> {
         if let Err(DecodeError::UnknownSchema(id)) = self.codec.draft_request(payload) {
@@ -229,7 +238,12 @@ pub fn request_of(attempts: &[Attempt], version: Option<u32>, edits: &[(String, 
     }
     match (requests.len(), problem) {
         (1, _) => Ok(requests.swap_remove(0)),
-        (0, None) => Err("no known schema reads these bytes".to_owned()),
+        (0, None) => Err(match version {
+            None => "no known schema reads these bytes".to_owned(),
+            Some(version) => {
+                format!("version {version} of the schema does not read these bytes; `doorbuster dlq show` says what does")
+            }
+        }),
         (0, Some(problem)) => Err(problem),
         _ => {
             let ways: Vec<String> = requests.into_iter().map(|(way, _)| way).collect();
@@ -305,9 +319,19 @@ mod tests {
         Request { id: Default::default(), voucher_id: VoucherId::parse(voucher).unwrap(), actor: "a".into(), reason: None, body }
     }
 
+    fn schemas() -> KnownSchemas {
+        KnownSchemas { codec: Codec::offline(), versions: vec![SchemaVersion { version: 1, id: 7 }] }
+    }
+
     async fn attempts(payload: &[u8]) -> Vec<Attempt> {
-        let schemas = KnownSchemas { codec: Codec::offline(), versions: vec![SchemaVersion { version: 1, id: 1 }] };
-        schemas.attempts(payload).await.unwrap()
+        schemas().attempts(payload).await.unwrap()
+    }
+
+    #[test]
+    fn a_version_that_nobody_has_registered_is_refused_with_those_there_are() {
+        assert_eq!(schemas().check(1), Ok(()));
+        let refused = schemas().check(7).unwrap_err();
+        assert!(refused.contains("no version 7") && refused.contains("it has version 1 (schema id 7)"), "{refused}");
     }
 
     #[test]
@@ -333,7 +357,7 @@ mod tests {
         ] {
             let attempts = attempts(&bytes).await;
             assert_eq!(request_of(&attempts, None, &[]), Ok((way.to_owned(), wanted.clone())));
-            assert_eq!(request_of(&attempts, Some(2), &[]), Err("no known schema reads these bytes".to_owned()));
+            assert!(request_of(&attempts, Some(2), &[]).unwrap_err().contains("version 2 of the schema does not read"));
         }
         for bytes in [&b"{}"[..], b"", &good[..good.len() - 1], &[&good[..], b"x"].concat()] {
             assert!(request_of(&attempts(bytes).await, None, &[]).is_err());
