@@ -1,6 +1,7 @@
-//! What `audit --watch` offers, all named `doorbuster_audit_*`.
+//! What `audit --watch` offers, all named `doorbuster_audit_*`. A round that could not tell changes nothing of what the last verdict said: an alert
+//! about a difference must not end because nobody can look any more.
 
-use std::sync::atomic::AtomicU64;
+use std::{collections::BTreeMap, sync::atomic::AtomicU64};
 
 use domain::Timestamp;
 use infra::telemetry::{Label, Register};
@@ -23,6 +24,7 @@ pub(super) struct Metrics {
     drift: Gauge,
     took: Seconds,
     last_round: Seconds,
+    last_verdict: Seconds,
     last_equal: Seconds,
 }
 
@@ -31,11 +33,13 @@ impl Metrics {
         let mut registry = Registry::with_prefix("doorbuster_audit");
         let metrics = Self {
             rounds: registry.registered("rounds", "Audits made, by verdict"),
-            verdict: registry.registered("last_verdict", "0 equal, 1 different, 2 could not tell (or none yet)"),
-            differences: registry.registered("differences", "Differences found by the last audit, by kind"),
-            drift: registry.registered("drift_units", "Units that Redis or Postgres counted otherwise than the log"),
+            verdict: registry.registered("last_verdict", "The last that was reached: 0 equal, 1 different; 2 none yet"),
+            differences: registry.registered("differences", "Differences of the last verdict, by kind"),
+            drift: registry
+                .registered("drift_units", "Units that Redis or Postgres counted otherwise than the log, at the last verdict"),
             took: registry.registered("round_seconds", "Time that the last audit took"),
             last_round: registry.registered("last_round_timestamp_seconds", "When the last audit ended"),
+            last_verdict: registry.registered("last_verdict_timestamp_seconds", "When the last audit ended that could tell"),
             last_equal: registry.registered("last_equal_timestamp_seconds", "When the last audit ended that was equal"),
         };
         metrics.verdict.set(UNKNOWN.into());
@@ -45,25 +49,89 @@ impl Metrics {
     /// Shows an audit that ended now.
     pub(super) fn told(&self, audit: &Audit, now: Timestamp) {
         let seconds = now.0 as f64 / 1e3;
-        let verdict = match &audit.verdict {
-            Verdict::Equal => "equal",
-            Verdict::Different { .. } => "different",
-            Verdict::CannotTell { .. } => "cannot_tell",
-        };
-        self.rounds.get_or_create(&[("verdict", verdict)]).inc();
-        self.verdict.set(code_of(&audit.verdict).into());
-        self.differences.clear();
-        match &audit.verdict {
-            Verdict::Equal => {
-                self.last_equal.set(seconds);
-            }
-            Verdict::Different { counts, .. } => counts.iter().for_each(|(kind, count)| {
-                self.differences.get_or_create(&[("kind", kind.to_string())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
-            }),
-            Verdict::CannotTell { .. } => {}
-        }
-        self.drift.set(i64::try_from(audit.drift_units).unwrap_or(i64::MAX));
         self.took.set(audit.seconds);
         self.last_round.set(seconds);
+        let round = |verdict| self.rounds.get_or_create(&[("verdict", verdict)]).inc();
+        let differences = match &audit.verdict {
+            Verdict::CannotTell { .. } => {
+                round("cannot_tell");
+                return;
+            }
+            Verdict::Equal => {
+                round("equal");
+                self.last_equal.set(seconds);
+                &BTreeMap::new()
+            }
+            Verdict::Different { counts, .. } => {
+                round("different");
+                counts
+            }
+        };
+        self.verdict.set(code_of(&audit.verdict).into());
+        self.last_verdict.set(seconds);
+        self.drift.set(i64::try_from(audit.drift_units).unwrap_or(i64::MAX));
+        self.differences.clear();
+        for (kind, count) in differences {
+            self.differences.get_or_create(&[("kind", kind.to_string())]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use replay::{Kind, Verdict::*};
+
+    use super::*;
+
+    fn audit(verdict: Verdict, drift_units: u64) -> Audit {
+        Audit {
+            verdict,
+            drift_units,
+            vouchers: Vec::new(),
+            partitions: 0,
+            read: Vec::new(),
+            requests: 0,
+            events: 0,
+            undecided: 0,
+            in_flight: 0,
+            order_rows: 0,
+            dead_letters: 0,
+            seconds: 0.5,
+        }
+    }
+
+    #[test]
+    fn a_round_that_cannot_tell_leaves_the_last_verdict_standing() {
+        let (metrics, registry) = Metrics::new();
+        let shows = |wanted: &[&str]| {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            for line in wanted {
+                assert!(text.contains(&format!("\ndoorbuster_audit_{line}\n")), "{line}: {text}");
+            }
+        };
+        let blind = audit(CannotTell { reasons: vec!["Redis is away".to_owned()] }, 0);
+        metrics.told(&blind, Timestamp(1_000));
+        shows(&["last_verdict 2", "last_verdict_timestamp_seconds 0.0", "last_round_timestamp_seconds 1.0"]);
+        let counts = BTreeMap::from([(Kind::RedisVoucher, 3)]);
+        metrics.told(&audit(Different { counts, first: Vec::new() }, 7), Timestamp(2_000));
+        metrics.told(&blind, Timestamp(3_000));
+        shows(&[
+            "last_verdict 1",
+            "differences{kind=\"redis_voucher\"} 3",
+            "drift_units 7",
+            "last_verdict_timestamp_seconds 2.0",
+        ]);
+        shows(&[
+            "last_round_timestamp_seconds 3.0",
+            "rounds_total{verdict=\"cannot_tell\"} 2",
+            "last_equal_timestamp_seconds 0.0",
+        ]);
+        metrics.told(&audit(Equal, 0), Timestamp(4_000));
+        shows(&["last_verdict 0", "drift_units 0", "last_equal_timestamp_seconds 4.0", "last_verdict_timestamp_seconds 4.0"]);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        assert!(!text.contains("redis_voucher"), "{text}");
     }
 }
