@@ -36,8 +36,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
     let Verb::Orders(args) = verb;
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let partitions = orders::catch_up(&connections, &codec, args.apply).await?;
     if args.json {
         let one = |p: &Behind| json!({ "partition": p.partition, "next_offset": p.next_offset, "answered": p.answered });
@@ -53,11 +52,9 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
         })
         .collect();
     const NOTHING: &str = "Postgres has everything that the log says";
-    if args.apply {
-        steps.iter().for_each(|step| outln!("did: {step}"));
+    output::steps(args.apply, &steps, NOTHING);
+    if args.apply && !steps.is_empty() {
         output::line(&output::green(NOTHING));
-    } else {
-        output::plan(&steps, NOTHING);
     }
     Ok(OK)
 }

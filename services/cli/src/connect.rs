@@ -4,7 +4,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use events::Codec;
-use infra::config::{Connections, Env};
+use infra::{
+    config::{Connections, Env},
+    kafka::LogError,
+};
 
 use crate::stack;
 
@@ -19,6 +22,27 @@ pub(crate) fn env() -> Env {
 
 pub(crate) fn connections() -> anyhow::Result<Connections> {
     Connections::from_env(&env()).context("which servers? set the variable, or start a stack here with `doorbuster up`")
+}
+
+/// The servers, with the schemas looked up.
+pub(crate) async fn log() -> anyhow::Result<(Connections, Codec)> {
+    let connections = connections()?;
+    let codec = codec(&connections).await?;
+    Ok((connections, codec))
+}
+
+/// A call of Kafka's, which blocks.
+pub(crate) async fn kafka<T: Send + 'static>(
+    connections: &Connections,
+    call: impl FnOnce(&Connections) -> Result<T, LogError> + Send + 'static,
+) -> anyhow::Result<T> {
+    let connections = connections.clone();
+    Ok(tokio::task::spawn_blocking(move || call(&connections)).await??)
+}
+
+/// How many partitions the topics have, found fit.
+pub(crate) async fn partitions(connections: &Connections) -> anyhow::Result<i32> {
+    kafka(connections, infra::kafka::check_topics).await
 }
 
 /// Looks the schemas up.

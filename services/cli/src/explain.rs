@@ -1,7 +1,7 @@
 //! `explain`: one order's story, from the log, Redis and Postgres.
 
 use domain::{Event, EventBody, Order, OrderId, RequestBody, Timestamp};
-use replay::{ExplainOptions, Explained, Step};
+use replay::{ExplainOptions, Explained, Looked, Step};
 
 use crate::{DIFFERENT, OK, UNKNOWN, connect, output, time};
 
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(value_parser = OrderId::parse)]
     order: OrderId,
     /// Look for it from this instant on, too: -10m, or RFC 3339
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time::parse_instant)]
+    #[arg(long, value_name = "TIME", value_parser = time::parse_instant)]
     since: Option<Timestamp>,
     /// Requests to look through from each place [default: 1000, with --since 100000]
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(i64).range(1..))]
@@ -43,16 +43,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let look = args.look.unwrap_or(if args.since.is_some() { LOOK_SINCE } else { LOOK });
     let options = ExplainOptions { look, deep: args.deep, since: args.since };
     let told = replay::explain(&connections, &codec, args.order, &options).await?;
-    if args.json {
-        output::json(&told)?;
-    } else {
-        print(&told);
-    }
+    output::show(args.json, &told, print)?;
     Ok(match (&told.wrong[..], &told.unknown[..]) {
         ([], []) => OK,
         ([], _) => UNKNOWN,
@@ -73,14 +68,8 @@ fn print(told: &Explained) {
     }
     told.steps.iter().for_each(|step| print_step(step, told.row.as_ref()));
     print_now(told);
-    for looked in &told.looked_through {
-        outln!(
-            "looked through requests {}..{} of partition {}, which ends at {}",
-            looked.from,
-            looked.to,
-            looked.partition,
-            looked.end
-        );
+    for Looked { partition, from, to, end } in &told.looked_through {
+        outln!("looked through requests {from}..{to} of partition {partition}, which ends at {end}");
     }
     outln!("{} records were read", told.records_read);
     told.notes.iter().for_each(|note| outln!("{note}"));
@@ -134,7 +123,13 @@ fn print_step(step: &Step, row: Option<&Order>) {
 
 /// The decision, with what it saw.
 fn decided(event: &Event) -> String {
-    let what = match &event.body {
+    let Event { body, remaining, held, rules_version, .. } = event;
+    format!("{}; after it {remaining} left, the buyer holds {held}; rules {rules_version}", said(body))
+}
+
+/// An answer of the log in a few words.
+pub(crate) fn said(body: &EventBody) -> String {
+    match body {
         EventBody::OrderConfirmed { expires_at: Some(at), .. } => {
             format!("OrderConfirmed, to be paid by {}", time::format_instant(*at))
         }
@@ -146,8 +141,7 @@ fn decided(event: &Event) -> String {
             format!("RequestRefused {}{due}", reason.as_str())
         }
         other => other.name().to_owned(),
-    };
-    format!("{what}; after it {} left, the buyer holds {}; rules {}", event.remaining, event.held, event.rules_version)
+    }
 }
 
 fn print_now(told: &Explained) {

@@ -21,8 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let lag = replay::lag(&connections, &codec).await?;
     let code = if lag.is_none() { OK } else { DIFFERENT };
     if args.json {
@@ -31,8 +30,8 @@ pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
     }
     let shown = lag.partitions.iter().filter(|p| args.all || p.undecided + p.unpublished + p.unsettled > 0);
     let rows = shown.map(|p| {
-        let oldest = p.oldest_seconds.map_or("-".to_owned(), |s| format!("{s:.1}"));
-        [p.partition.to_string(), p.undecided.to_string(), p.unpublished.to_string(), p.unsettled.to_string(), oldest]
+        let oldest = output::or_dash(p.oldest_seconds.map(|s| format!("{s:.1}")));
+        row![p.partition, p.undecided, p.unpublished, p.unsettled, oldest]
     });
     output::table(["PARTITION", "UNDECIDED", "UNPUBLISHED", "UNSETTLED", "OLDEST (S)"], rows);
     if lag.is_none() {

@@ -27,9 +27,11 @@ mod topics;
 mod verify;
 mod voucher;
 
-use std::process::ExitCode;
+use std::{any::TypeId, ops::RangeInclusive, process::ExitCode, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use domain::Timestamp;
+use replay::Point;
 
 /// A sixth of a purchase's time went into the C library's allocator, which works over what it has freed from time to time.
 #[global_allocator]
@@ -70,10 +72,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Up(stack::UpArgs),
-    Down(stack::DownArgs),
+    /// Stop them; their data stays
+    #[command(after_help = "Examples:\n  doorbuster down")]
+    Down(stack::Folder),
     Status(stack::StatusArgs),
+    /// Keep a stack running until SIGTERM (what `up` starts)
     #[command(hide = true)]
-    Keep(stack::KeepArgs),
+    Keep(stack::Folder),
     Run(run::Args),
     #[command(subcommand)]
     Topics(topics::Verb),
@@ -101,8 +106,24 @@ enum Verb {
     Demo(demo::Args),
 }
 
+/// The command line. What begins with a minus and can only be a value is taken for one: whoever refuses it then says for which option.
+fn command() -> Command {
+    fn with_negatives(command: Command) -> Command {
+        command.mut_args(negatives).mut_subcommands(with_negatives)
+    }
+    fn negatives(arg: Arg) -> Arg {
+        let kind = arg.get_value_parser().type_id();
+        let points =
+            [TypeId::of::<Duration>(), TypeId::of::<Timestamp>(), TypeId::of::<Point>(), TypeId::of::<RangeInclusive<i64>>()];
+        let (is_point, takes_value) = (points.iter().any(|point| kind == *point), arg.get_action().takes_values());
+        if is_point { arg.allow_hyphen_values(true) } else { arg.allow_negative_numbers(takes_value) }
+    }
+    with_negatives(Cli::command())
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // Only a closed terminal can make this fail, and then nobody reads the message.
@@ -153,19 +174,62 @@ fn execute(verb: Verb) -> anyhow::Result<u8> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    /// Nothing that is asked for from the servers can tell it better.
+    #[test]
+    fn what_makes_no_sense_is_refused_by_the_name_of_its_option() {
+        for (line, named) in [
+            ("tail events --partition 1 --offset -5", "--offset <OFFSET>': -5"),
+            ("tail events --partition -1", "--partition"),
+            ("tail events --limit -1", "--limit"),
+            ("tail events --since -5", "--since <SINCE>': write a whole number with its unit"),
+            ("state tv --at -5", "--at <TIME|OFFSET>': neither an offset"),
+            ("state tv --at 9 --partition -1", "--partition"),
+            ("voucher ledger tv --from -5", "--from <TIME|OFFSET>': neither an offset"),
+            ("voucher ledger tv --to 1x", "--to <TIME|OFFSET>': neither an offset"),
+            ("voucher ledger tv --partition -1", "--partition"),
+            ("voucher publish tv --title T --units 5 --price 1 --ends +1h --partition -1", "--partition"),
+            ("voucher publish tv --title T --units -5 --price 1 --ends +1h", "--units"),
+            ("voucher pause tv --expect -1", "--expect"),
+            ("voucher pause tv --wait -1s", "--wait"),
+            ("dlq list --partition 0 --offset -5", "--offset <OFFSET>': write one offset"),
+            ("dlq list --partition 0 --offset 5--1", "--offset"),
+            ("dlq list --partition -1", "--partition"),
+            ("dlq list --limit 0", "--limit"),
+            ("dlq show 0:-5", "PARTITION:OFFSET"),
+            ("dlq redrive --as-schema -1", "--as-schema"),
+            ("dlq redrive --max-times 0", "--max-times"),
+            ("explain 2f1c9ad0-63b1-8c5e-9d3a-5b2f0c6e7a41 --look -1", "--look"),
+            ("topics apply --partitions -1", "--partitions"),
+            ("topics apply --partitions 0", "--partitions"),
+            ("audit --patience -1s", "--patience"),
+            ("audit --watch --listen here", "--listen"),
+            ("rebuild redis --all --wait -1s", "--wait"),
+            ("load tv --url nonsense", "--url <URLS>': http://HOST:PORT is needed"),
+            ("load tv --url http://127.0.0.1:1 --users 0", "--users"),
+            ("load tv --url http://127.0.0.1:1 --double-clicks 1.5", "--double-clicks <DOUBLE_CLICKS>': a share"),
+            ("load tv --url http://127.0.0.1:1 --quantity -1", "--quantity"),
+            ("load tv --url http://127.0.0.1:1 --connections 0", "--connections"),
+            ("token ann --valid -1h", "--valid"),
+        ] {
+            let refused =
+                command().try_get_matches_from(["doorbuster"].into_iter().chain(line.split(' '))).unwrap_err().to_string();
+            assert!(refused.contains("invalid value") && refused.contains(named), "{line}: {refused}");
+        }
+        let good = "voucher stock tv --delta -5 --expect 1 --wait 1s";
+        assert!(command().try_get_matches_from(["doorbuster"].into_iter().chain(good.split(' '))).is_ok());
     }
 
     #[test]
     fn every_verb_has_a_line_of_help() {
         let described = |command: &clap::Command| command.is_hide_set() || command.get_about().is_some();
-        let mut root = Cli::command();
+        let mut root = command();
         root.build();
         for verb in root.get_subcommands().filter(|verb| verb.get_name() != "help") {
             assert!(described(verb), "{}", verb.get_name());

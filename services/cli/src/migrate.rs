@@ -19,16 +19,11 @@ pub(crate) struct Args {
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
     const NOTHING: &str = "the database is at this version already";
     let connections = connect::connections()?;
-    if args.apply {
-        let ran = infra::postgres::migrate(&connections).await?;
-        ran.iter().for_each(|migration| outln!("did: run migration {migration}"));
-        if ran.is_empty() {
-            output::line(NOTHING);
-        }
-    } else {
-        let pending = infra::postgres::pending_migrations(&connections).await?;
-        let steps: Vec<_> = pending.iter().map(|migration| format!("run migration {migration}")).collect();
-        output::plan(&steps, NOTHING);
-    }
+    let migrations = match args.apply {
+        true => infra::postgres::migrate(&connections).await?,
+        false => infra::postgres::pending_migrations(&connections).await?,
+    };
+    let steps: Vec<_> = migrations.iter().map(|migration| format!("run migration {migration}")).collect();
+    output::steps(args.apply, &steps, NOTHING);
     Ok(OK)
 }

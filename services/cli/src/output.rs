@@ -2,12 +2,20 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 /// One line on stdout, made as by `format!`.
 macro_rules! outln {
     ($($text:tt)*) => {
         $crate::output::line(&format!($($text)*))
+    };
+}
+
+/// The cells of a row of [`table`], each as by `to_string`.
+macro_rules! row {
+    ($($cell:expr),* $(,)?) => {
+        [$($cell.to_string()),*]
     };
 }
 
@@ -24,6 +32,15 @@ pub(crate) fn printed(text: &str) -> bool {
 /// A value as one JSON document on stdout.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// The same where `as_json` says so, else what `print` makes of it.
+pub(crate) fn show<T: Serialize>(as_json: bool, value: &T, print: impl FnOnce(&T)) -> anyhow::Result<()> {
+    if as_json {
+        return json(value);
+    }
+    print(value);
     Ok(())
 }
 
@@ -71,12 +88,26 @@ pub(crate) fn table<const N: usize>(heading: [&str; N], rows: impl Iterator<Item
     rows.iter().for_each(|row| line(&padded(row.each_ref().map(String::as_str))));
 }
 
-/// Says what `--apply` would do, or that nothing is to be done.
-pub(crate) fn plan(steps: &[String], nothing: &str) {
-    if steps.is_empty() {
-        line(nothing);
-    } else {
-        steps.iter().for_each(|step| outln!("would: {step}"));
-        line("nothing was changed: add --apply to do it");
+/// A cell for what may not be there.
+pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or("-".to_owned(), |value| value.to_string())
+}
+
+/// Ends a plan.
+pub(crate) const PLANNED: &str = "nothing was changed: add --apply to do it";
+
+/// Says what was done, or what `--apply` would do; `nothing` where that is nothing.
+pub(crate) fn steps(applied: bool, steps: &[String], nothing: &str) {
+    let word = if applied { "did" } else { "would" };
+    steps.iter().for_each(|step| outln!("{word}: {step}"));
+    match (steps.is_empty(), applied) {
+        (true, _) => line(nothing),
+        (false, true) => {}
+        (false, false) => line(PLANNED),
     }
+}
+
+/// A bar on stderr, as the template says; nothing where that is no terminal.
+pub(crate) fn style(bar: &ProgressBar, template: &str) {
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
 }

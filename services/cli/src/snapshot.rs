@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Subcommand;
-use replay::Snapshot;
+use replay::{End, Snapshot};
 
 use crate::{OK, connect, output, time};
 
@@ -71,33 +71,27 @@ pub(crate) struct ImportArgs {
 pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
     match verb {
         Verb::Export(args) => {
-            let connections = connect::connections()?;
-            let codec = connect::codec(&connections).await?;
+            let (connections, codec) = connect::log().await?;
             let snapshot = replay::export(&connections, &codec, &args.file, args.patience).await?;
-            print(&snapshot, args.json)?;
+            output::show(args.json, &snapshot, print)?;
         }
-        Verb::Verify(args) => print(&replay::verify_file(&args.file).await?, args.json)?,
+        Verb::Verify(args) => output::show(args.json, &replay::verify_file(&args.file).await?, print)?,
         Verb::Import(args) => {
-            let connections = connect::connections()?;
-            let codec = connect::codec(&connections).await?;
+            let (connections, codec) = connect::log().await?;
             let snapshot = replay::import(&connections, &codec, &args.file, args.apply).await?;
             let step = format!("import {} vouchers and {} orders", snapshot.end.vouchers, snapshot.end.orders);
+            output::steps(args.apply, &[step], "");
             if args.apply {
-                outln!("did: {step}; the orders service, or `doorbuster catch-up orders`, folds in what the log says since");
-            } else {
-                output::plan(&[step], "");
+                output::line("the orders service, or `doorbuster catch-up orders --apply`, folds in what the log says since");
             }
         }
     }
     Ok(OK)
 }
 
-fn print(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
-    if json {
-        return output::json(snapshot);
-    }
-    let rows = snapshot.places.iter().map(|p| [p.partition.to_string(), p.next_offset.to_string(), p.events_from.to_string()]);
+fn print(snapshot: &Snapshot) {
+    let rows = snapshot.places.iter().map(|p| row![p.partition, p.next_offset, p.events_from]);
     output::table(["PARTITION", "NEXT REQUEST", "NEXT EVENT"], rows);
-    outln!("{} vouchers, {} orders; SHA-256 of the rows {}", snapshot.end.vouchers, snapshot.end.orders, snapshot.end.sha256);
-    Ok(())
+    let End { vouchers, orders, sha256 } = &snapshot.end;
+    outln!("{vouchers} vouchers, {orders} orders; SHA-256 of the rows {sha256}");
 }

@@ -14,7 +14,7 @@ pub(crate) const DEFAULT_FOLDER: &str = ".doorbuster";
 
 /// Which stack.
 #[derive(clap::Args)]
-struct Folder {
+pub(crate) struct Folder {
     /// The stack's folder, with its data and logs
     #[arg(long, default_value = DEFAULT_FOLDER)]
     dir: PathBuf,
@@ -34,14 +34,6 @@ pub(crate) struct UpArgs {
     export: bool,
 }
 
-/// Stop them; their data stays
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  doorbuster down")]
-pub(crate) struct DownArgs {
-    #[command(flatten)]
-    folder: Folder,
-}
-
 /// Show which of them answer
 #[derive(clap::Args)]
 #[command(after_help = "Exit code 0 if all answer, 1 if not.\n\nExamples:\n  doorbuster status\n  doorbuster status --json")]
@@ -50,13 +42,6 @@ pub(crate) struct StatusArgs {
     folder: Folder,
     #[arg(long)]
     json: bool,
-}
-
-/// Keep a stack running until SIGTERM (what `up` starts)
-#[derive(clap::Args)]
-pub(crate) struct KeepArgs {
-    #[command(flatten)]
-    folder: Folder,
 }
 
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<u8> {
@@ -70,8 +55,8 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-pub(crate) fn down(args: DownArgs) -> anyhow::Result<u8> {
-    let was_up = detached::down(&args.folder.dir)?;
+pub(crate) fn down(folder: Folder) -> anyhow::Result<u8> {
+    let was_up = detached::down(&folder.dir)?;
     output::line(if was_up { "stopped" } else { "nothing was running" });
     Ok(OK)
 }
@@ -94,13 +79,13 @@ pub(crate) fn status(args: StatusArgs) -> anyhow::Result<u8> {
             ServerState::Silent => "silent",
             ServerState::Ended => "ended",
         };
-        [s.name.clone(), state.to_owned(), s.pid.to_string(), s.endpoint.clone(), s.log.display().to_string()]
+        row![s.name, state, s.pid, s.endpoint, s.log.display()]
     });
     output::table(["SERVER", "STATE", "PID", "ENDPOINT", "LOG"], rows);
     Ok(code)
 }
 
-pub(crate) fn keep(args: KeepArgs) -> anyhow::Result<u8> {
-    detached::keeper_main(&args.folder.dir)?;
+pub(crate) fn keep(folder: Folder) -> anyhow::Result<u8> {
+    detached::keeper_main(&folder.dir)?;
     Ok(OK)
 }

@@ -23,10 +23,10 @@ pub(crate) struct Args {
     #[arg(value_parser = VoucherId::parse)]
     voucher: VoucherId,
     /// An instant (now, -10m, RFC 3339) or an offset
-    #[arg(long, value_name = "TIME|OFFSET", allow_hyphen_values = true, value_parser = time::parse_point)]
+    #[arg(long, value_name = "TIME|OFFSET", value_parser = time::parse_point)]
     at: Point,
     /// Where the voucher lives, if Postgres does not know it
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     /// Each order, too
     #[arg(long)]
@@ -36,16 +36,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let Args { voucher, at, partition, orders, json } = args;
     let name = voucher.to_string();
     let told = replay::state_at(&connections, &codec, StateOptions { voucher, partition, at, orders }).await?;
-    if json {
-        output::json(&told)?;
-    } else {
-        print(&name, &told);
-    }
+    output::show(json, &told, |told| print(&name, told))?;
     Ok(if told.voucher.is_none() { DIFFERENT } else { audit::code_of(&told.verdict) })
 }
 
@@ -57,14 +52,11 @@ fn print(name: &str, told: &StateAt) {
         }
         None => output::line(&output::red(&format!("voucher {name} was not opened by then in partition {}", told.partition))),
     }
-    let rows =
-        told.orders.iter().map(|(status, tally)| [(*status).to_owned(), tally.orders.to_string(), tally.units.to_string()]);
+    let rows = told.orders.iter().map(|(status, tally)| row![status, tally.orders, tally.units]);
     output::table(["STATUS", "ORDERS", "UNITS"], rows);
     let rows = told.listed.iter().flatten().map(|order| {
-        let reason = order.reason.map_or(String::new(), |reason| reason.as_str().to_owned());
-        let decided = time::format_instant(order.decided_at);
-        let (id, user) = (order.id.to_string(), order.user_id.to_string());
-        [id, user, order.quantity.to_string(), order.status.as_str().to_owned(), reason, decided, order.voucher_seq.to_string()]
+        let (reason, decided) = (order.reason.map_or("", |reason| reason.as_str()), time::format_instant(order.decided_at));
+        row![order.id, order.user_id, order.quantity, order.status.as_str(), reason, decided, order.voucher_seq]
     });
     output::table(["ORDER", "USER", "UNITS", "STATUS", "REASON", "DECIDED", "SEQ"], rows);
     if let Some((offset, at)) = told.last_event {

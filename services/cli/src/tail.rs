@@ -33,13 +33,13 @@ pub(crate) struct Args {
     /// Only records of this voucher
     #[arg(long, value_parser = VoucherId::parse)]
     voucher: Option<VoucherId>,
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     /// Begin at this offset
-    #[arg(long, requires = "partition", conflicts_with = "since")]
+    #[arg(long, requires = "partition", conflicts_with = "since", value_parser = clap::value_parser!(i64).range(0..))]
     offset: Option<i64>,
     /// Begin with what the broker took at this instant: -10m, or RFC 3339
-    #[arg(long, allow_hyphen_values = true, value_parser = time::parse_instant)]
+    #[arg(long, value_parser = time::parse_instant)]
     since: Option<Timestamp>,
     /// End after so many records
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
@@ -54,8 +54,7 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
         Verb::Requests(args) => (true, args),
         Verb::Events(args) => (false, args),
     };
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let from = match (args.offset, args.since) {
         (Some(offset), _) => TailFrom::Offset(offset),
         (None, Some(at)) => TailFrom::Time(at),

@@ -32,7 +32,7 @@ pub(crate) fn parse_instant(text: &str) -> Result<Timestamp, String> {
 pub(crate) fn parse_point(text: &str) -> Result<Point, String> {
     match text.parse() {
         Ok(offset) if text.bytes().all(|b| b.is_ascii_digit()) => Ok(Point::Offset(offset)),
-        _ => parse_instant(text).map(Point::Time),
+        _ => parse_instant(text).map(Point::Time).map_err(|e| format!("neither an offset, 0 or more, nor an instant: {e}")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `verify decisions`: whether each event is the one that the rules make of its request.
 
 use clap::Subcommand;
+use replay::Verified;
 
 use crate::{audit, connect, output};
 
@@ -30,16 +31,12 @@ pub(crate) struct Args {
 
 pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
     let Verb::Decisions(args) = verb;
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let verified = replay::verify(&connections, &codec).await;
-    if args.json {
-        output::json(&verified)?;
-    } else {
-        let replay::Verified { requests, events, partitions, unanswered, .. } = &verified;
-        audit::print_read(&verified.read);
+    output::show(args.json, &verified, |Verified { verdict, partitions, read, requests, events, unanswered }| {
+        audit::print_read(read);
         outln!("{requests} requests, {events} events on {partitions} partitions; {unanswered} not answered yet");
-        audit::print_verdict(&verified.verdict, "requests and events");
-    }
+        audit::print_verdict(verdict, "requests and events");
+    })?;
     Ok(audit::code_of(&verified.verdict))
 }

@@ -58,18 +58,13 @@ fn pause(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let options = AuditOptions { patience: args.patience, deep: args.deep };
     if args.watch {
         return watch::watch(&args, replay::Auditor::new(&connections, &codec, options)).await;
     }
     let audit = replay::audit(&connections, &codec, options).await;
-    if args.json {
-        output::json(&audit)?
-    } else {
-        print(&audit)
-    }
+    output::show(args.json, &audit, print)?;
     Ok(code_of(&audit.verdict))
 }
 
@@ -83,33 +78,26 @@ pub(crate) fn code_of(verdict: &Verdict) -> u8 {
 
 fn print(audit: &Audit) {
     let heading = ["VOUCHER", "TOTAL", "LEFT", "SOLD", "SEQ", "REDIS STOCK", "RESERVED", "SOLD", "SEQ"];
-    let or_dash = |number: Option<i64>| number.map_or("-".to_owned(), |n| n.to_string());
-    let rows = audit.vouchers.iter().map(|v| {
-        let [total, remaining, sold, seq] = [v.total, v.remaining, v.sold, v.seq].map(|n| n.to_string());
-        let [stock, reserved, redis_sold, redis_seq] = [v.redis_stock, v.redis_reserved, v.redis_sold, v.redis_seq].map(or_dash);
-        [v.voucher.to_string(), total, remaining, sold, seq, stock, reserved, redis_sold, redis_seq]
+    let Audit { verdict, vouchers, read, requests, events, partitions, order_rows, dead_letters, .. } = audit;
+    let rows = vouchers.iter().map(|v| {
+        let [stock, reserved, sold, seq] = [v.redis_stock, v.redis_reserved, v.redis_sold, v.redis_seq].map(output::or_dash);
+        row![v.voucher, v.total, v.remaining, v.sold, v.seq, stock, reserved, sold, seq]
     });
     output::table(heading, rows);
-    print_read(&audit.read);
-    outln!(
-        "{} requests, {} events on {} partitions; {} rows of orders; {} dead letters; {} undecided, {} in flight; {:.1} s",
-        audit.requests,
-        audit.events,
-        audit.partitions,
-        audit.order_rows,
-        audit.dead_letters,
-        audit.undecided,
-        audit.in_flight,
-        audit.seconds
-    );
-    print_verdict(&audit.verdict, COMPARED);
+    print_read(read);
+    let found = format!("{order_rows} rows of orders; {dead_letters} dead letters; {}", on_its_way(audit));
+    outln!("{requests} requests, {events} events on {partitions} partitions; {found}; {:.1} s", audit.seconds);
+    print_verdict(verdict, COMPARED);
+}
+
+/// What is counted and not blamed.
+fn on_its_way(audit: &Audit) -> String {
+    format!("{} undecided, {} in flight", audit.undecided, audit.in_flight)
 }
 
 /// How far each partition of the log was read.
 pub(crate) fn print_read(read: &[PartitionRead]) {
-    let rows = read.iter().map(|p| {
-        [p.partition.to_string(), p.begin.to_string(), p.end.to_string(), p.events.to_string(), p.next_request.to_string()]
-    });
+    let rows = read.iter().map(|p| row![p.partition, p.begin, p.end, p.events, p.next_request]);
     output::table(["PARTITION", "FROM", "END AT START", "EVENTS", "NEXT REQUEST"], rows);
 }
 
@@ -123,8 +111,7 @@ pub(crate) fn print_verdict(verdict: &Verdict, compared: &str) {
             let counted: Vec<String> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
             output::line(&output::red(&format!("different: {}", counted.join(", "))));
             first.iter().for_each(|d| outln!("  {}: {}", d.kind, d.what));
-            let named = first.len() as u64;
-            let more = counts.values().sum::<u64>().saturating_sub(named);
+            let more = counts.values().sum::<u64>().saturating_sub(first.len() as u64);
             if more > 0 {
                 outln!("  and {more} more");
             }

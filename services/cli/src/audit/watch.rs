@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use infra::{shutdown, telemetry};
 use replay::{Audit, Auditor, Verdict};
 use tokio::{
@@ -9,7 +10,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::{Args, COMPARED, code_of, metrics::Metrics, print_verdict};
+use super::{Args, COMPARED, code_of, metrics::Metrics, on_its_way, print_verdict};
 use crate::{UNKNOWN, connect, output, time};
 
 /// Until SIGTERM or SIGINT, which cut a round short. Gives the exit code of the last round.
@@ -18,7 +19,8 @@ pub(super) async fn watch(args: &Args, mut auditor: Auditor) -> anyhow::Result<u
     let stop = shutdown::on_signals()?;
     let (metrics, registry) = Metrics::new();
     if let Some(listen) = args.listen {
-        let address = telemetry::serve_admin(listen, Arc::new(registry), Arc::new(|| Ok(())), stop.clone()).await?;
+        let address = telemetry::serve_admin(listen, Arc::new(registry), Arc::new(|| Ok(())), stop.clone()).await;
+        let address = address.with_context(|| format!("cannot listen on --listen {listen}"))?;
         telemetry::announce(&connect::env(), &[("admin", address)])?;
     }
     let mut rounds = interval(args.every);
@@ -52,16 +54,9 @@ fn tell(audit: &Audit, before: &Verdict) {
         Verdict::Different { .. } => output::red("different"),
         Verdict::CannotTell { .. } => output::red("could not tell"),
     };
-    outln!(
-        "{} {word}: {} vouchers, {} events; {} undecided, {} in flight; drift {} units; {:.1} s",
-        time::format_instant(time::now()),
-        audit.vouchers.len(),
-        audit.events,
-        audit.undecided,
-        audit.in_flight,
-        audit.drift_units,
-        audit.seconds
-    );
+    let (now, vouchers, on_its_way) = (time::format_instant(time::now()), audit.vouchers.len(), on_its_way(audit));
+    let Audit { events, drift_units, seconds, .. } = audit;
+    outln!("{now} {word}: {vouchers} vouchers, {events} events; {on_its_way}; drift {drift_units} units; {seconds:.1} s");
     if audit.verdict != Verdict::Equal && audit.verdict != *before {
         print_verdict(&audit.verdict, COMPARED);
     }

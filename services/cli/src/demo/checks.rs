@@ -13,27 +13,23 @@ pub(super) struct Check {
 
 /// `settled`: whether everything came to rest.
 pub(super) fn all(units: i64, report: &Report, fates: &Fates, audit: &Audit, settled: Result<(), String>) -> Vec<Check> {
-    let accepted = report.accepted_buyers();
-    let mut checks = vec![
-        Check {
-            what: "conservation: Redis, the log and Postgres tell the same story".to_owned(),
-            holds: audit.verdict == Verdict::Equal,
-        },
+    let (accepted, missing) = (report.accepted_buyers(), fates.missing(report));
+    let fated = match missing {
+        0 => format!("each of the {accepted} buyers answered 202 has exactly one fate"),
+        _ => format!("{missing} orders answered 202 have no fate"),
+    };
+    let at_most_one = report.visits.iter().all(|visit| visit.orders.len() <= 1);
+    vec![
+        check("conservation: Redis, the log and Postgres tell the same story", audit.verdict == Verdict::Equal),
         sold(units, report, fates),
-        Check {
-            what: match fates.missing(report) {
-                0 => format!("each of the {accepted} buyers answered 202 has exactly one fate"),
-                missing => format!("{missing} orders answered 202 have no fate"),
-            },
-            holds: fates.missing(report) == 0 && fates.decided_twice() == 0,
-        },
-        Check {
-            what: "nobody was given two orders for one wish".to_owned(),
-            holds: report.visits.iter().all(|visit| visit.orders.len() <= 1),
-        },
-    ];
-    checks.push(of("everything accepted was decided and settled, nothing is in flight", settled));
-    checks
+        check(fated, missing == 0 && fates.decided_twice() == 0),
+        check("nobody was given two orders for one wish", at_most_one),
+        of("everything accepted was decided and settled, nothing is in flight", settled),
+    ]
+}
+
+fn check(what: impl Into<String>, holds: bool) -> Check {
+    Check { what: what.into(), holds }
 }
 
 /// `ended`: whether the services ended well when they were asked to.
@@ -43,8 +39,8 @@ pub(super) fn ended(ended: Result<(), String>) -> Check {
 
 fn of(what: &str, outcome: Result<(), String>) -> Check {
     match outcome {
-        Ok(()) => Check { what: what.to_owned(), holds: true },
-        Err(problem) => Check { what: format!("{what}: {problem}"), holds: false },
+        Ok(()) => check(what, true),
+        Err(problem) => check(format!("{what}: {problem}"), false),
     }
 }
 
@@ -55,5 +51,5 @@ fn sold(units: i64, report: &Report, fates: &Fates) -> Check {
     let (least, most) = (units.min(wanted - unsure), units.min(wanted));
     let sold = i64::try_from(fates.confirmed()).unwrap_or(i64::MAX);
     let expected = if least == most { most.to_string() } else { format!("{least} to {most}") };
-    Check { what: format!("{sold} units sold of {units}, {expected} expected"), holds: (least..=most).contains(&sold) }
+    check(format!("{sold} units sold of {units}, {expected} expected"), (least..=most).contains(&sold))
 }

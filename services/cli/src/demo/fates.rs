@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -11,21 +12,16 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use domain::{EventBody, OrderId};
+use domain::{Event, EventBody, OrderId};
 use events::Codec;
 use infra::{
     config::Connections,
-    kafka::{ClientLog, client_config},
+    kafka::{LogError, PartitionReader},
 };
 use load::{Quantiles, Report};
-use rdkafka::{
-    Message, Offset, TopicPartitionList,
-    config::FromClientConfigAndContext,
-    consumer::{BaseConsumer, Consumer},
-};
 
-/// Longest wait for one record; also how late the end is noticed.
-const POLL: Duration = Duration::from_millis(50);
+/// A pause without events after which the reading looks up; also how late its end is noticed. Far above a broker's answer.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// One order's fate.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +37,13 @@ struct Fate {
 pub(super) struct Fates(HashMap<OrderId, Fate>);
 
 impl Fates {
+    fn take(&mut self, event: &Event, seen: Instant) {
+        let confirmed = matches!(event.body, EventBody::OrderConfirmed { .. });
+        if let EventBody::OrderConfirmed { order_id, .. } | EventBody::OrderRejected { order_id, .. } = event.body {
+            self.0.entry(order_id).or_insert(Fate { confirmed, decisions: 0, seen }).decisions += 1;
+        }
+    }
+
     pub(super) fn confirmed(&self) -> u64 {
         self.0.values().filter(|fate| fate.confirmed).count() as u64
     }
@@ -85,37 +88,29 @@ pub(super) struct Tail {
 
 impl Tail {
     pub(super) fn start(connections: &Connections, codec: Codec, partition: i32) -> anyhow::Result<Self> {
-        let mut config = client_config(connections);
-        config.set("group.id", connections.group("demo")).set("enable.auto.commit", "false");
-        config.set("isolation.level", "read_committed").set("auto.offset.reset", "error");
-        let consumer: BaseConsumer<ClientLog> = BaseConsumer::from_config_and_context(&config, ClientLog)?;
-        let mut assigned = TopicPartitionList::new();
-        assigned.add_partition_offset(&connections.topics.events, partition, Offset::Beginning)?;
-        consumer.assign(&assigned)?;
+        let mut reader = PartitionReader::open(connections, &connections.topics.events, partition)?.with_stall_limit(IDLE);
         let (fates, stop) = (Arc::new(Mutex::new(Fates::default())), Arc::new(AtomicBool::new(false)));
         let (seen, ended) = (Arc::clone(&fates), Arc::clone(&stop));
         let thread = thread::Builder::new().name("fates".to_owned()).spawn(move || {
-            while !ended.load(Ordering::Relaxed) {
-                let Some(record) = consumer.poll(POLL) else { continue };
-                let record = match record {
-                    Ok(record) => record,
-                    // The client mends a lost connection itself; what it cannot mend shows as orders without a fate.
-                    Err(error) => {
-                        tracing::warn!(%error, "reading order-events");
-                        continue;
+            let (mut from, mut unreadable) = (0, None);
+            while !ended.load(Ordering::Relaxed) && unreadable.is_none() {
+                // To no end: what comes is seen at once, and a pause without events is taken for a stall.
+                let read = reader.read(from, i64::MAX, &mut |record| match codec.decode_event(&record.payload, partition) {
+                    Ok(event) => {
+                        lock(&seen).take(&event, Instant::now());
+                        ControlFlow::Continue(())
                     }
-                };
-                let event =
-                    codec.decode_event(record.payload().unwrap_or_default(), partition).context("cannot read an event")?;
-                let confirmed = matches!(event.body, EventBody::OrderConfirmed { .. });
-                if let EventBody::OrderConfirmed { order_id, .. } | EventBody::OrderRejected { order_id, .. } = event.body {
-                    let now = Instant::now();
-                    let mut fates = lock(&seen);
-                    let fate = fates.0.entry(order_id).or_insert(Fate { confirmed, decisions: 0, seen: now });
-                    fate.decisions += 1;
+                    Err(error) => {
+                        unreadable = Some(error);
+                        ControlFlow::Break(())
+                    }
+                });
+                match read {
+                    Err(LogError::Stalled { offset, .. }) => from = offset,
+                    read => read?,
                 }
             }
-            Ok(())
+            unreadable.map_or(Ok(()), Err).context("cannot read an event")
         })?;
         Ok(Self { fates, stop, thread })
     }

@@ -25,7 +25,7 @@ use uuid::Uuid;
 use self::{checks::Check, fates::Fates, services::Services};
 use crate::{
     DIFFERENT, OK, connect,
-    load::{CONNECTIONS, Live, buyers, print_answers, print_quantiles},
+    load::{CONNECTIONS, buyers, come, print_answers, print_quantiles},
     time, topics, voucher,
 };
 
@@ -135,7 +135,7 @@ pub(crate) async fn execute(args: Args) -> anyhow::Result<u8> {
 async fn sale(args: &Args, stack: &Stack, secrets: &services::Secrets) -> anyhow::Result<(Services, Outcome)> {
     let connections = services::connections(stack)?;
     say("making topics and tables");
-    topics::bring_about(&connections, None).await?;
+    topics::bring_about(&connections, None, true).await?;
     infra::postgres::migrate(&connections).await?;
     let codec = connect::codec(&connections).await?;
     say("starting purchase, orders and compensation");
@@ -144,11 +144,8 @@ async fn sale(args: &Args, stack: &Stack, secrets: &services::Secrets) -> anyhow
     let partition = open(&connections, &codec, &voucher, args.units).await?;
 
     say(&format!("{} buyers come within {} s for {} units", args.users, args.seconds, args.units));
-    let people = tokio::task::spawn_blocking({
-        let (secret, users) = (secrets.jwt.clone(), args.users as usize);
-        move || buyers(&secret, "buyer", users)
-    })
-    .await??;
+    let (secret, users) = (secrets.jwt.clone(), args.users);
+    let people = tokio::task::spawn_blocking(move || buyers(&secret, "buyer", users)).await??;
     let tail = fates::Tail::start(&connections, codec.clone(), partition)?;
     let plan = Plan {
         urls: vec![services.url()],
@@ -158,17 +155,15 @@ async fn sale(args: &Args, stack: &Stack, secrets: &services::Secrets) -> anyhow
         shape: Shape::Even,
         double_clicks: DOUBLE_CLICKS,
         retries: RETRIES,
-        connections: CONNECTIONS,
+        connections: CONNECTIONS as usize,
         timeout: ANSWER_TIMEOUT,
         seed: args.seed,
     };
-    let live = Live::new(args.users as usize);
-    let report = load::run(&plan, people, |p| live.show(p)).await?;
-    live.done();
+    let report = come(&plan, people).await?;
 
     say("waiting until everything is decided and settled");
     let left = Instant::now();
-    let settled = settle(&connections, &codec, &voucher, &report, &tail).await;
+    let settled = settle(&connections, &codec, &voucher, &report, &tail).await.map_err(|missing| format!("{missing:#}"));
     let settled_after = left.elapsed();
     say("auditing");
     let audit = replay::audit(&connections, &codec, AuditOptions::default()).await;
@@ -181,9 +176,7 @@ async fn sale(args: &Args, stack: &Stack, secrets: &services::Secrets) -> anyhow
 
 /// Publishes the voucher and waits until it can be bought. Gives its partition.
 async fn open(connections: &Connections, codec: &Codec, voucher: &VoucherId, units: i64) -> anyhow::Result<i32> {
-    let for_check = connections.clone();
-    let partitions = tokio::task::spawn_blocking(move || infra::kafka::check_topics(&for_check)).await??;
-    let partition = events::partition_for(voucher, partitions);
+    let partition = events::partition_for(voucher, connect::partitions(connections).await?);
     let now = time::now();
     let terms = Terms {
         title: "TV for 1 EUR".to_owned(),
@@ -206,12 +199,24 @@ async fn open(connections: &Connections, codec: &Codec, voucher: &VoucherId, uni
     let event = event.context("no lane decided about the voucher in time")?;
     ensure!(event.voucher_seq == 1, "the voucher was not opened: {:?}", event.body);
     let store = Store::connect(&connections.redis).await?;
-    let deadline = Instant::now() + OPENING_DEADLINE;
-    while !store.voucher(voucher).await?.is_some_and(|v| v.gate == infra::redis::Gate::Ready) {
-        ensure!(Instant::now() < deadline, "compensation did not open the voucher in Redis in time");
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
+    until(OPENING_DEADLINE, async || {
+        let is_open = store.voucher(voucher).await?.is_some_and(|v| v.gate == infra::redis::Gate::Ready);
+        ensure!(is_open, "compensation did not open the voucher in Redis in time");
+        Ok(())
+    })
+    .await?;
     Ok(partition)
+}
+
+/// Looks again and again until nothing is missing any more; fails with what is missing in the end.
+async fn until(patience: Duration, look: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match look().await {
+            Err(_) if Instant::now() < deadline => tokio::time::sleep(LOOK_EVERY).await,
+            done => return done,
+        }
+    }
 }
 
 /// Waits until every 202 has a fate, nothing is reserved in Redis and nobody is behind; an error says what is missing in the end.
@@ -221,39 +226,18 @@ async fn settle(
     voucher: &VoucherId,
     report: &Report,
     tail: &fates::Tail,
-) -> Result<(), String> {
-    let deadline = Instant::now() + SETTLE_DEADLINE;
-    loop {
-        let missing = match missing(connections, codec, voucher, report, tail).await {
-            Ok(None) => return Ok(()),
-            Ok(Some(missing)) => missing,
-            Err(error) => format!("{error:#}"),
-        };
-        if Instant::now() > deadline {
-            return Err(missing);
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-async fn missing(
-    connections: &Connections,
-    codec: &Codec,
-    voucher: &VoucherId,
-    report: &Report,
-    tail: &fates::Tail,
-) -> anyhow::Result<Option<String>> {
-    let without = tail.without_fate(report);
-    if without > 0 {
-        return Ok(Some(format!("{without} accepted orders have no fate")));
-    }
-    let in_redis = Store::connect(&connections.redis).await?.voucher(voucher).await?;
-    let reserved = in_redis.context("Redis has lost the voucher")?.reserved;
-    if reserved != 0 {
-        return Ok(Some(format!("{reserved} units are still reserved in Redis")));
-    }
-    let lag = replay::lag(connections, codec).await?;
-    Ok((!lag.is_none()).then(|| format!("somebody is behind: {:?}", lag.partitions)))
+) -> anyhow::Result<()> {
+    until(SETTLE_DEADLINE, async || {
+        let without = tail.without_fate(report);
+        ensure!(without == 0, "{without} accepted orders have no fate");
+        let in_redis = Store::connect(&connections.redis).await?.voucher(voucher).await?;
+        let reserved = in_redis.context("Redis has lost the voucher")?.reserved;
+        ensure!(reserved == 0, "{reserved} units are still reserved in Redis");
+        let lag = replay::lag(connections, codec).await?;
+        ensure!(lag.is_none(), "somebody is behind: {:?}", lag.partitions);
+        Ok(())
+    })
+    .await
 }
 
 /// A step of the demo, for people who wait.

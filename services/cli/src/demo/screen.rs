@@ -19,10 +19,8 @@ pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
     let report = &outcome.report;
     let line = output::line;
     line("");
-    line(&output::bold(&format!(
-        "A sale of {} units to {} buyers within {} s (seed {})",
-        args.units, args.users, args.seconds, args.seed
-    )));
+    let Args { units, users, seconds, seed, .. } = args;
+    line(&output::bold(&format!("A sale of {units} units to {users} buyers within {seconds} s (seed {seed})")));
     line(&output::bold("answers"));
     print_answers(&report.answers);
     print_quantiles(&[("accept (202)", &report.accepted), ("any answer", &report.answered), ("event visible", &outcome.visible)]);
@@ -36,8 +34,7 @@ pub(super) fn print(args: &Args, outcome: &Outcome, logs: &Path) {
     outln!("  {:>9}  confirmed", outcome.fates.confirmed());
     outln!("  {:>9}  rejected", outcome.fates.rejected());
     for v in &outcome.audit.vouchers {
-        let or_dash = |number: Option<i64>| number.map_or("-".to_owned(), |n| n.to_string());
-        let [stock, reserved, sold] = [v.redis_stock, v.redis_reserved, v.redis_sold].map(or_dash);
+        let [stock, reserved, sold] = [v.redis_stock, v.redis_reserved, v.redis_sold].map(output::or_dash);
         line(&output::bold("conservation"));
         outln!("  {:>9} = {stock} in stock + {reserved} reserved + {sold} sold, in Redis", v.total);
         outln!("  {:>9} = {} left + {} sold, in the log and in Postgres", v.total, v.remaining, v.sold);

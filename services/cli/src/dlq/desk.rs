@@ -14,7 +14,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::redrive::Args;
-use crate::{DIFFERENT, OK, UNKNOWN, time};
+use crate::{DIFFERENT, OK, UNKNOWN, explain::said, time};
 
 /// What became, or would become, of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -50,11 +50,11 @@ impl Outcome {
 /// Why nothing is sent.
 pub(super) type Stop = (Outcome, String);
 
-fn refused<T>(why: impl Into<String>) -> Result<T, Stop> {
+pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, Stop> {
     Err((Outcome::Refused, why.into()))
 }
 
-fn cannot_tell(error: impl ToString) -> Stop {
+pub(super) fn cannot_tell(error: impl ToString) -> Stop {
     (Outcome::CouldNotTell, error.to_string())
 }
 
@@ -211,16 +211,4 @@ fn reserved(answer: Reserve) -> Result<Option<Timestamp>, Stop> {
             Refusal::SoldOut => "sold out: no units are reserved for the order, and none are left".to_owned(),
         }),
     }
-}
-
-/// An answer of the log in a few words.
-pub(super) fn said(body: &domain::EventBody) -> String {
-    use domain::EventBody::{OrderRejected, RequestRefused, RequestRepeated};
-    let word = match body {
-        OrderRejected { reason, .. } => reason.as_str(),
-        RequestRefused { reason, .. } => reason.as_str(),
-        RequestRepeated { status, .. } => status.as_str(),
-        _ => return body.name().to_owned(),
-    };
-    format!("{} ({word})", body.name())
 }

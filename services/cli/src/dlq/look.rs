@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context;
 use domain::Timestamp;
 use events::dead_letter::Place;
-use replay::{Attempt, KnownSchemas, Letter, LetterFilter, dead_letters};
+use replay::{Attempt, KnownSchemas, Letter};
 use serde_json::{Value, json};
 
-use super::{Filter, parse_letter};
+use super::{Filter, Letters, parse_letter};
 use crate::{OK, connect, output, time};
 
 /// Dead letters read at a time.
@@ -18,18 +17,10 @@ const BATCH: usize = 100;
 const DUMP_WIDTH: usize = 16;
 
 #[derive(clap::Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct Args {
     #[command(flatten)]
     filter: Filter,
-    /// One JSON document a line
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct StatsArgs {
-    #[command(flatten)]
-    filter: Filter,
+    /// As JSON: a list of the causes, or a document for each dead letter, on a line of its own
     #[arg(long)]
     json: bool,
 }
@@ -59,37 +50,29 @@ pub(super) fn origin(letter: &Letter) -> String {
     letter.found.as_ref().map_or("?".to_owned(), Place::to_string)
 }
 
-pub(super) async fn list(args: ListArgs) -> anyhow::Result<u8> {
-    let mut letters = Vec::new();
-    let mut batches = dead_letters(&connect::connections()?, args.filter.into(), BATCH);
-    while let Some(batch) = batches.recv().await {
-        for letter in batch? {
+pub(super) async fn list(args: Args) -> anyhow::Result<u8> {
+    let (connections, mut rows) = (connect::connections()?, Vec::new());
+    let mut letters = Letters::read(&connections, args.filter, BATCH);
+    while let Some(batch) = letters.next().await? {
+        for letter in batch {
             if args.json {
                 output::line(&about(&letter).to_string());
             } else {
-                letters.push([
-                    name(&letter),
-                    time::format_instant(letter.appended_at),
-                    origin(&letter),
-                    letter.payload.len().to_string(),
-                    letter.redriven.to_string(),
-                    letter.message,
-                ]);
+                let (name, written, bytes) = (name(&letter), time::format_instant(letter.appended_at), letter.payload.len());
+                rows.push(row![name, written, origin(&letter), bytes, letter.redriven, letter.message]);
             }
         }
     }
-    if !args.json && letters.is_empty() {
-        output::line("no dead letters");
-    }
-    output::table(["letter", "written", "found", "bytes", "redriven", "cause"], letters.into_iter());
-    Ok(OK)
+    output::table(["letter", "written", "found", "bytes", "redriven", "cause"], rows.into_iter());
+    letters.end(args.json).await
 }
 
-pub(super) async fn stats(args: StatsArgs) -> anyhow::Result<u8> {
+pub(super) async fn stats(args: Args) -> anyhow::Result<u8> {
     let mut causes: BTreeMap<String, (u64, Timestamp, Timestamp)> = BTreeMap::new();
-    let mut batches = dead_letters(&connect::connections()?, args.filter.into(), BATCH);
-    while let Some(batch) = batches.recv().await {
-        for Letter { cause, appended_at: at, .. } in batch? {
+    let connections = connect::connections()?;
+    let mut letters = Letters::read(&connections, args.filter, BATCH);
+    while let Some(batch) = letters.next().await? {
+        for Letter { cause, appended_at: at, .. } in batch {
             let (count, oldest, newest) = causes.entry(cause).or_insert((0, at, at));
             (*count, *oldest, *newest) = (*count + 1, at.min(*oldest), at.max(*newest));
         }
@@ -101,27 +84,18 @@ pub(super) async fn stats(args: StatsArgs) -> anyhow::Result<u8> {
             |(cause, (count, oldest, newest))| json!({ "cause": cause, "count": count, "oldest": oldest, "newest": newest }),
         );
         output::json(&causes.collect::<Vec<_>>())?;
-        return Ok(OK);
+    } else {
+        let age = |at| time::format_age(at, time::now());
+        let rows = causes.iter().map(|(cause, (count, oldest, newest))| row![count, age(*oldest), age(*newest), cause]);
+        output::table(["count", "oldest", "newest", "cause"], rows);
     }
-    if causes.is_empty() {
-        output::line("no dead letters");
-    }
-    let now = time::now();
-    let rows = causes.into_iter().map(|(cause, (count, oldest, newest))| {
-        [count.to_string(), time::format_age(oldest, now), time::format_age(newest, now), cause]
-    });
-    output::table(["count", "oldest", "newest", "cause"], rows);
-    Ok(OK)
+    letters.end(args.json).await
 }
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
-    let filter = LetterFilter { letters: vec![args.letter], ..LetterFilter::default() };
-    let (partition, offset) = args.letter;
-    let found = dead_letters(&connections, filter, 1).recv().await.transpose()?.and_then(|mut letters| letters.pop());
-    let letter =
-        found.with_context(|| format!("there is no dead letter {partition}:{offset}; `doorbuster dlq list` shows all"))?;
+    let (connections, codec) = connect::log().await?;
+    let mut letters = Letters::read(&connections, Filter { letters: vec![args.letter], ..Filter::default() }, 1);
+    let Some(letter) = letters.next().await?.and_then(|mut found| found.pop()) else { return letters.end(args.json).await };
     let attempts = KnownSchemas::look_up(&connections, &codec).await?.attempts(&letter.payload).await?;
     let headers = letter.headers.iter().map(|(name, value)| (name, String::from_utf8_lossy(value)));
     if args.json {

@@ -5,21 +5,21 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use domain::{Event, EventBody};
 use events::{Codec, redrive::Redrive};
 use infra::config::Connections;
 use publish::{Delivery, RequestProducer};
-use replay::{Answers, KnownSchemas, Letter, Redriven, dead_letters};
+use replay::{Answers, KnownSchemas, Letter, Redriven};
 use serde_json::json;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{
-    Filter,
-    desk::{Desk, Outcome, Ready, Stop, said, token},
+    Filter, Letters,
+    desk::{Desk, Outcome, Ready, Stop, cannot_tell, refused, token},
     look,
 };
-use crate::{OK, UNKNOWN, connect, output, time};
+use crate::{OK, connect, explain::said, output, time, voucher::undecided};
 
 /// Key of the advisory lock in Postgres under which one redrive at a time acts.
 const LOCK: i64 = 0x646f_6f72_646c_7100;
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     batch: u32,
     /// Most times that one record is redriven
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     max_times: u32,
     /// Send again what was redriven already
     #[arg(long)]
@@ -106,9 +106,9 @@ impl Case {
     }
 }
 
-struct Run {
+struct Run<'a> {
     args: Args,
-    connections: Connections,
+    connections: &'a Connections,
     codec: Codec,
     desk: Desk,
     redriven: Redriven,
@@ -117,11 +117,10 @@ struct Run {
 }
 
 pub(super) async fn execute(mut args: Args) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
-    let asked = connections.clone();
-    let partitions = tokio::task::spawn_blocking(move || infra::kafka::check_topics(&asked)).await??;
+    let (connections, codec) = connect::log().await?;
+    let partitions = connect::partitions(&connections).await?;
     let schemas = KnownSchemas::look_up(&connections, &codec).await?;
+    args.as_schema.map_or(Ok(()), |version| schemas.check(version)).map_err(|problem| anyhow!("--as-schema: {problem}"))?;
     let lock = infra::postgres::connect(&connections).await?;
     if args.apply {
         let is_alone: bool = lock.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.try_get(0)?;
@@ -129,41 +128,35 @@ pub(super) async fn execute(mut args: Args) -> anyhow::Result<u8> {
     }
     let mut pace = interval(Duration::from_secs(1) / args.rate);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let filter = std::mem::take(&mut args.filter);
-    let mut not_seen: BTreeSet<(i32, i64)> = filter.letters.iter().copied().collect();
+    let mut letters = Letters::read(&connections, std::mem::take(&mut args.filter), args.batch as usize);
     let mut run = Run {
         desk: Desk::new(&connections, schemas, partitions)?,
         redriven: Redriven::new(&connections),
         producer: RequestProducer::new(&connections, codec.clone()).context("cannot make a producer")?,
         pace,
         args,
-        connections,
+        connections: &connections,
         codec,
     };
     let mut counts: BTreeMap<Outcome, u64> = BTreeMap::new();
-    let mut batches = dead_letters(&run.connections, filter.into(), run.args.batch as usize);
-    while let Some(batch) = batches.recv().await {
-        for case in run.batch(batch?).await? {
-            not_seen.remove(&(case.letter.place.partition, case.letter.place.offset));
+    while let Some(batch) = letters.next().await? {
+        for case in run.batch(batch).await? {
             *counts.entry(case.outcome).or_insert(0) += 1;
             print(&case, run.args.json)?;
         }
     }
-    if !run.args.json {
+    if !run.args.json && !counts.is_empty() {
         let counted: Vec<String> = counts.iter().map(|(outcome, count)| format!("{count} {}", outcome.words())).collect();
-        outln!("{}", if counted.is_empty() { "no dead letters".to_owned() } else { counted.join(", ") });
+        output::line(&counted.join(", "));
         if counts.contains_key(&Outcome::WouldRedrive) {
-            outln!("nothing was changed: add --apply to do it");
+            output::line(output::PLANNED);
         }
     }
-    for (partition, offset) in &not_seen {
-        eprintln!("doorbuster: no dead letter {partition}:{offset} fits: `doorbuster dlq list` shows those there are");
-    }
     let code = counts.into_keys().map(Outcome::code).max().unwrap_or(OK);
-    Ok(if not_seen.is_empty() { code } else { UNKNOWN })
+    Ok(code.max(letters.end(run.args.json).await?))
 }
 
-impl Run {
+impl Run<'_> {
     async fn batch(&mut self, letters: Vec<Letter>) -> anyhow::Result<Vec<Case>> {
         let mut cases = Vec::with_capacity(letters.len());
         for letter in letters {
@@ -181,11 +174,7 @@ impl Run {
         }
         for case in &mut cases {
             let Some(ready) = case.going() else { continue };
-            let outcome = match self.turned_away(&case.letter) {
-                Some(stop) => Err(stop),
-                None => self.desk.standing(ready),
-            };
-            let outcome = match outcome {
+            let outcome = match self.turned_away(&case.letter).and_then(|()| self.desk.standing(ready)) {
                 Ok(()) if !self.args.apply => self.desk.foresee(ready).await,
                 other => other.map(|()| String::new()),
             };
@@ -205,18 +194,21 @@ impl Run {
         letter.redriven.saturating_add(self.redriven.times(&letter.place))
     }
 
-    fn turned_away(&self, letter: &Letter) -> Option<Stop> {
+    fn turned_away(&self, letter: &Letter) -> Result<(), Stop> {
         let (times, most) = (self.times(letter), self.args.max_times);
         if self.redriven.times(&letter.place) > 0 && !self.args.again {
-            return Some((Outcome::NothingToDo, "it was redriven already".to_owned()));
+            return Err((Outcome::NothingToDo, "it was redriven already".to_owned()));
         }
-        (times >= most)
-            .then(|| (Outcome::Refused, format!("it was redriven {times} times, and {most} is the most: mend the cause first")))
+        if times >= most {
+            refused(format!("it was redriven {times} times, and {most} is the most: mend the cause first"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Sends what may go, in the order of the letters, and waits for the answers.
     async fn send(&mut self, cases: &mut [Case], partitions: BTreeSet<i32>) -> anyhow::Result<()> {
-        let answers = Answers::watch(&self.connections, &self.codec, partitions).await?;
+        let answers = Answers::watch(self.connections, &self.codec, partitions).await?;
         let mut sent = Vec::with_capacity(cases.len());
         for (at, case) in cases.iter_mut().enumerate() {
             let times = self.times(&case.letter).saturating_add(1);
@@ -246,11 +238,11 @@ impl Run {
                 }
                 Delivery::NotPersisted { reason } => {
                     self.desk.release(&request, &token).await;
-                    cases[at].ends((Outcome::CouldNotTell, format!("it did not get into the log: {reason}")));
+                    cases[at].ends(cannot_tell(format!("it did not get into the log: {reason}")));
                 }
                 Delivery::Unknown { reason } => {
-                    let answer = format!("it may or may not be in the log ({reason}): run the command again to see");
-                    cases[at].ends((Outcome::CouldNotTell, answer));
+                    cases[at]
+                        .ends(cannot_tell(format!("it may or may not be in the log ({reason}): run the command again to see")));
                 }
             }
             if let Some(ready) = &mut cases[at].ready {
@@ -264,22 +256,11 @@ impl Run {
             Err(error) => (BTreeMap::new(), Some(error.to_string())),
         };
         for ((partition, offset), at) in waiting {
-            let event = answered.remove(&(partition, offset));
+            let (event, request) = (answered.remove(&(partition, offset)), format!("request {offset} of partition {partition}"));
             cases[at].ends(match (&event, &failed) {
-                (Some(event), _) => {
-                    (judged(&event.body), format!("{}, request {offset} of partition {partition}", said(&event.body)))
-                }
-                (None, Some(error)) => {
-                    let answer = format!("request {offset} of partition {partition} is in the log, but its answer cannot be read: {error}");
-                    (Outcome::CouldNotTell, answer)
-                }
-                (None, None) => {
-                    let waited = self.args.patience.as_secs();
-                    let answer = format!(
-                        "request {offset} of partition {partition} was not decided within {waited} s: is `doorbuster run orders` running?"
-                    );
-                    (Outcome::CouldNotTell, answer)
-                }
+                (Some(event), _) => (judged(&event.body), format!("{}, {request}", said(&event.body))),
+                (None, Some(error)) => cannot_tell(format!("{request} is in the log, but its answer cannot be read: {error}")),
+                (None, None) => cannot_tell(undecided(&request, self.args.patience)),
             });
             cases[at].event = event;
         }

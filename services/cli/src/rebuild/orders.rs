@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use indicatif::{ProgressBar, ProgressStyle};
-use replay::{Progress, Rebuild, RebuildOptions, Swap, Swapped};
+use indicatif::ProgressBar;
+use replay::{Progress, Rebuild, RebuildOptions, Swap, Swapped, Verdict};
 
 use crate::{OK, UNKNOWN, audit, connect, output, time};
 
@@ -45,8 +45,7 @@ pub(crate) struct Args {
 }
 
 pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let swap = match (args.swap, args.accept_differences) {
         (false, _) => Swap::Never,
         (true, false) => Swap::WhenEqual,
@@ -57,11 +56,7 @@ pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
     let shown = bar.clone();
     let rebuilt = replay::rebuild(&connections, &codec, &options, Arc::new(move |p| show(&shown, p))).await;
     bar.finish_and_clear();
-    if args.json {
-        output::json(&rebuilt)?;
-    } else {
-        print(&rebuilt);
-    }
+    output::show(args.json, &rebuilt, |rebuilt| print(rebuilt, options.into.is_some()))?;
     let code = audit::code_of(&rebuilt.verdict);
     Ok(if code == OK && matches!(rebuilt.swapped, Swapped::Refused { .. }) { UNKNOWN } else { code })
 }
@@ -76,8 +71,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
     };
     if bar.message() != what {
         let template = "{elapsed_precise} [{bar:40}] {pos}/{len} {msg}, {per_sec}, {eta} left";
-        let style = ProgressStyle::with_template(if of > 0 { template } else { "{elapsed_precise} {msg}" });
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        output::style(bar, if of > 0 { template } else { "{elapsed_precise} {msg}" });
         bar.reset();
         bar.set_message(what);
     }
@@ -85,23 +79,22 @@ fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_position(done);
 }
 
-fn print(rebuilt: &Rebuild) {
-    audit::print_read(&rebuilt.partitions);
-    outln!(
-        "{} vouchers, {} rows of orders; folded in {:.1} s, indexed in {:.1} s, compared in {:.1} s",
-        rebuilt.vouchers,
-        rebuilt.order_rows,
-        rebuilt.fold_seconds,
-        rebuilt.index_seconds,
-        rebuilt.compare_seconds
-    );
-    audit::print_verdict(&rebuilt.verdict, "the log and the live tables");
-    match &rebuilt.swapped {
-        Swapped::NotAsked => {}
-        Swapped::Done { kept: None } => output::line(&output::green("swapped")),
-        Swapped::Done { kept: Some(schema) } => {
+fn print(rebuilt: &Rebuild, is_elsewhere: bool) {
+    let Rebuild { partitions, vouchers, order_rows, verdict, swapped, fold_seconds, index_seconds, compare_seconds } = rebuilt;
+    audit::print_read(partitions);
+    let took = format!("folded in {fold_seconds:.1} s, indexed in {index_seconds:.1} s, compared in {compare_seconds:.1} s");
+    outln!("{vouchers} vouchers, {order_rows} rows of orders; {took}");
+    audit::print_verdict(verdict, "the log and the live tables");
+    let nothing = "the live tables were not changed";
+    match (swapped, verdict) {
+        (Swapped::NotAsked, Verdict::CannotTell { .. }) => output::line(nothing),
+        (Swapped::NotAsked, _) if is_elsewhere => outln!("{nothing}; the new ones are in schema doorbuster_rebuild of --into"),
+        (Swapped::NotAsked, Verdict::Equal) => outln!("{nothing}: add --swap to put the new ones in their place"),
+        (Swapped::NotAsked, _) => outln!("{nothing}: add --swap --accept-differences to put the new ones in their place"),
+        (Swapped::Done { kept: None }, _) => output::line(&output::green("swapped")),
+        (Swapped::Done { kept: Some(schema) }, _) => {
             outln!("swapped; the old tables are in schema {schema}: DROP SCHEMA {schema} CASCADE removes them");
         }
-        Swapped::Refused { reason } => output::line(&output::red(&format!("not swapped, nothing was changed: {reason}"))),
+        (Swapped::Refused { reason }, _) => output::line(&output::red(&format!("not swapped, nothing was changed: {reason}"))),
     }
 }

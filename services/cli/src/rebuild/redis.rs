@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use domain::{Voucher, VoucherId};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use infra::{
     config::Connections,
     postgres,
@@ -55,33 +55,37 @@ pub(crate) async fn ask(
 ) -> anyhow::Result<u8> {
     let store = Store::connect(&connections.redis).await?;
     let rows = postgres::vouchers(&postgres::pool(connections, 1)?, None).await?;
-    let mut wanted = match vouchers {
+    let wanted = match vouchers {
         Some(named) => named.to_vec(),
         None => rows.iter().map(|row| row.id.clone()).collect(),
     };
     let mut code = OK;
     let mut there = Vec::new();
-    for voucher in wanted.drain(..) {
-        match (store.voucher(&voucher).await?, vouchers) {
-            (Some(_), _) => there.push(voucher),
-            // Archived, or about to be built unasked.
-            (None, None) => {}
-            (None, Some(_)) => {
-                output::line(&output::red(&format!("Redis does not have voucher {voucher}; compensation rebuilds it unasked")));
-                code = DIFFERENT;
-            }
+    for voucher in wanted {
+        if store.voucher(&voucher).await?.is_some() {
+            there.push(voucher);
+        } else if vouchers.is_some() {
+            let known = match rows.iter().any(|row| row.id == voucher) {
+                true => "compensation rebuilds it unasked, unless it has archived it",
+                false => "nor does Postgres: `doorbuster voucher list` shows those there are",
+            };
+            output::line(&output::red(&format!("Redis does not have voucher {voucher}; {known}")));
+            code = DIFFERENT;
         }
+        // Else archived, or about to be built unasked.
     }
     let partitions = rows.iter().filter(|row| there.contains(&row.id)).map(|row| row.terms.partition);
     replay::check_history(connections, partitions.collect()).await?;
-    if !apply {
+    if !apply || there.is_empty() {
         let steps: Vec<_> = there.iter().map(|voucher| format!("replay voucher {voucher} in Redis from the log")).collect();
-        output::plan(&steps, "nothing to replay");
+        output::steps(apply, &steps, "nothing to replay");
         return Ok(code);
     }
     for voucher in &there {
         if store.ask_rebuild(voucher, &Uuid::new_v4().to_string()).await? {
             outln!("did: close the gate of voucher {voucher}; `doorbuster run compensation` replays and opens it");
+        } else {
+            outln!("voucher {voucher} has gone from Redis meanwhile; compensation rebuilds it unasked");
         }
     }
     Ok(code.max(watch(&store, &there, &rows, wait).await?))
@@ -91,8 +95,7 @@ pub(crate) async fn ask(
 async fn watch(store: &Store, asked: &[VoucherId], rows: &[Voucher], wait: Duration) -> anyhow::Result<u8> {
     let seq_of = |voucher: &VoucherId| rows.iter().find(|row| row.id == *voucher).map_or(0, |row| row.seq);
     let bar = ProgressBar::new(asked.iter().map(|voucher| seq_of(voucher).unsigned_abs()).sum());
-    let style = ProgressStyle::with_template("{elapsed_precise} [{bar:40}] {pos}/{len} events, {per_sec}, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    output::style(&bar, "{elapsed_precise} [{bar:40}] {pos}/{len} events, {per_sec}, {eta} left");
     let started = Instant::now();
     loop {
         let (mut passed, mut missing) = (0, Vec::new());
@@ -113,7 +116,7 @@ async fn watch(store: &Store, asked: &[VoucherId], rows: &[Voucher], wait: Durat
                 });
                 output::line(&output::red(&format!("voucher {voucher} {now}: is `doorbuster run compensation` running?")));
             }
-            if missing.is_empty() && !asked.is_empty() {
+            if missing.is_empty() {
                 output::line(&output::green(&format!("replayed in {:.1} s", started.elapsed().as_secs_f64())));
             }
             return Ok(if missing.is_empty() { OK } else { UNKNOWN });

@@ -13,7 +13,7 @@ pub(crate) struct Args {
     #[arg(value_parser = VoucherId::parse)]
     voucher: VoucherId,
     /// The terms version this change is meant for; without: the one in Postgres now
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(i64).range(1..))]
     expect: Option<i64>,
     #[command(flatten)]
     act: Act,
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 pub(crate) struct StockArgs {
     /// Units more; fewer where negative
-    #[arg(long, allow_hyphen_values = true)]
+    #[arg(long)]
     pub(super) delta: i64,
     #[command(flatten)]
     pub(super) change: Args,
@@ -33,7 +33,9 @@ pub(super) async fn request(change: Args, what: &str, body: impl FnOnce(i64) -> 
     let voucher: Voucher = {
         let pool = infra::postgres::pool(&connect::connections()?, 1)?;
         let found = infra::postgres::voucher(&pool, &change.voucher).await?;
-        found.with_context(|| format!("Postgres has no voucher {}", change.voucher))?
+        found.with_context(|| {
+            format!("Postgres has no voucher {}: `doorbuster voucher list` shows those it has", change.voucher)
+        })?
     };
     let expected = change.expect.unwrap_or(voucher.terms_version);
     let plan = format!(

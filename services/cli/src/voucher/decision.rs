@@ -16,23 +16,23 @@ use crate::{DIFFERENT, OK, UNKNOWN, connect, output};
 /// Prints the plan; with `--apply` appends the request to `partition` and prints what was decided.
 pub(super) async fn ask(act: &Act, voucher: VoucherId, partition: i32, body: RequestBody, plan: &str) -> anyhow::Result<u8> {
     if !act.apply {
-        output::plan(&[plan.to_owned()], "");
+        output::steps(false, &[plan.to_owned()], "");
         return Ok(OK);
     }
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let request = Request { id: Uuid::new_v4(), voucher_id: voucher, actor: act.actor.clone(), reason: act.reason.clone(), body };
     match decide(&connections, &codec, partition, &request, act.wait).await? {
         Some(event) => report(act, &event),
         None => {
-            outln!(
-                "the request {} is in the log, but was not decided within {} s: is `doorbuster run orders` running?",
-                request.id,
-                act.wait.as_secs()
-            );
+            output::line(&undecided(&format!("the request {} is in the log, but it", request.id), act.wait));
             Ok(UNKNOWN)
         }
     }
+}
+
+/// What to say of a request in the log that no lane has decided in time.
+pub(crate) fn undecided(request: &str, waited: Duration) -> String {
+    format!("{request} was not decided within {} s: is `doorbuster run orders` running?", waited.as_secs())
 }
 
 /// Appends the request and gives the event that answers it; `None` if none came within `wait`. An error says that the request is

@@ -25,30 +25,27 @@ pub(crate) struct Args {
     #[arg(value_parser = VoucherId::parse)]
     voucher: VoucherId,
     /// The first event: an instant (-10m, RFC 3339) or an offset
-    #[arg(long, value_name = "TIME|OFFSET", allow_hyphen_values = true, value_parser = time::parse_point)]
+    #[arg(long, value_name = "TIME|OFFSET", value_parser = time::parse_point)]
     from: Option<Point>,
     /// The last event, likewise
-    #[arg(long, value_name = "TIME|OFFSET", allow_hyphen_values = true, value_parser = time::parse_point)]
+    #[arg(long, value_name = "TIME|OFFSET", value_parser = time::parse_point)]
     to: Option<Point>,
     /// Where the voucher lives, if Postgres does not know it
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
-    let connections = connect::connections()?;
-    let codec = connect::codec(&connections).await?;
+    let (connections, codec) = connect::log().await?;
     let Args { voucher, from, to, partition, json } = args;
     let is_whole = from.is_none() && to.is_none();
     let options = LedgerOptions { voucher: voucher.clone(), partition, from, to };
-    if !json {
-        output::line(&output::bold(&line(
-            ["SEQ", "OFFSET", "DECIDED", "LEFT", "TOTAL", "EVENT", "WHO AND WHY"].map(str::to_owned),
-        )));
-    }
+    let heading = ["SEQ", "OFFSET", "DECIDED", "LEFT", "TOTAL", "EVENT", "WHO AND WHY"].map(str::to_owned);
+    let mut heading = (!json).then(|| output::bold(&line(heading)));
     let read = replay::ledger(&connections, &codec, options, move |entry| {
+        heading.take().iter().for_each(|heading| output::line(heading));
         let text = if json { serde_json::to_string(&entry).ok() } else { Some(line(columns(&entry))) };
         if text.is_some_and(|text| output::printed(&text)) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })

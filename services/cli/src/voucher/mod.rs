@@ -11,10 +11,13 @@ mod show;
 mod thaw;
 
 use clap::Subcommand;
-use domain::RequestBody;
+use domain::RequestBody::{StockChanged, VoucherClosed, VoucherPaused, VoucherResumed};
 
 use self::change::StockArgs;
-pub(crate) use self::{decision::decide, show::print_row};
+pub(crate) use self::{
+    decision::{decide, undecided},
+    show::print_row,
+};
 
 /// Publish vouchers, change their terms, show where they stand
 #[derive(Subcommand)]
@@ -43,19 +46,12 @@ pub(crate) async fn execute(verb: Verb) -> anyhow::Result<u8> {
     match verb {
         Verb::Publish(args) => publish::execute(args).await,
         Verb::Stock(StockArgs { delta, change }) => {
-            let body = |expected_terms_version| RequestBody::StockChanged { delta, expected_terms_version };
+            let body = |expected| StockChanged { delta, expected_terms_version: expected };
             change::request(change, &format!("change the total by {delta:+}"), body).await
         }
-        Verb::Pause(args) => {
-            change::request(args, "pause", |expected_terms_version| RequestBody::VoucherPaused { expected_terms_version }).await
-        }
-        Verb::Resume(args) => {
-            change::request(args, "resume", |expected_terms_version| RequestBody::VoucherResumed { expected_terms_version }).await
-        }
-        Verb::Close(args) => {
-            let body = |expected_terms_version| RequestBody::VoucherClosed { expected_terms_version };
-            change::request(args, "close for good", body).await
-        }
+        Verb::Pause(args) => change::request(args, "pause", |v| VoucherPaused { expected_terms_version: v }).await,
+        Verb::Resume(args) => change::request(args, "resume", |v| VoucherResumed { expected_terms_version: v }).await,
+        Verb::Close(args) => change::request(args, "close for good", |v| VoucherClosed { expected_terms_version: v }).await,
         Verb::Thaw(args) => thaw::execute(args).await,
         Verb::Show(args) => show::execute(args).await,
         Verb::List(args) => show::list(args).await,

@@ -31,10 +31,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i64).range(1..=MAX_TOTAL))]
     per_user: i64,
     /// First instant of the sale: now, +10m, or RFC 3339 with its offset
-    #[arg(long, default_value = "now", value_parser = time::parse_instant, allow_hyphen_values = true)]
+    #[arg(long, default_value = "now", value_parser = time::parse_instant)]
     begins: Timestamp,
     /// First instant after the sale
-    #[arg(long, value_parser = time::parse_instant, allow_hyphen_values = true)]
+    #[arg(long, value_parser = time::parse_instant)]
     ends: Timestamp,
     /// Price of one unit in minor units (cents)
     #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "EUR")]
     currency: String,
     /// The partition it lives in, instead of the computed one
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     #[command(flatten)]
     act: Act,
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
 pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
     let connections = connect::connections()?;
-    let partitions = tokio::task::spawn_blocking(move || infra::kafka::check_topics(&connections)).await??;
+    let partitions = connect::partitions(&connections).await?;
     let partition = args.partition.unwrap_or_else(|| events::partition_for(&args.voucher, partitions));
     ensure!((0..partitions).contains(&partition), "the topics have partitions 0 to {}, not {partition}", partitions - 1);
     let terms = Terms {

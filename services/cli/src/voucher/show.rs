@@ -1,6 +1,5 @@
 //! `voucher show|list`: where vouchers stand, in Postgres and in Redis.
 
-use anyhow::Context;
 use domain::{Voucher, VoucherId};
 use infra::redis::{Store, VoucherInRedis};
 
@@ -28,8 +27,7 @@ pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
     let connections = connect::connections()?;
     let pool = infra::postgres::pool(&connections, 1)?;
     let row = infra::postgres::voucher(&pool, &args.voucher).await?;
-    let store = Store::connect(&connections.redis).await.context("cannot connect to Redis")?;
-    let in_redis = store.voucher(&args.voucher).await?;
+    let in_redis = Store::connect(&connections.redis).await?.voucher(&args.voucher).await?;
     if args.json {
         output::json(&serde_json::json!({ "postgres": row, "redis": in_redis.as_ref().map(redis_json) }))?;
     } else {
@@ -48,24 +46,16 @@ pub(super) async fn execute(args: Args) -> anyhow::Result<u8> {
 pub(super) async fn list(args: ListArgs) -> anyhow::Result<u8> {
     let pool = infra::postgres::pool(&connect::connections()?, 1)?;
     let vouchers = infra::postgres::vouchers(&pool, None).await?;
-    if args.json {
-        output::json(&vouchers)?;
-        return Ok(OK);
-    }
-    let rows = vouchers.iter().map(|v| {
-        [
-            v.id.to_string(),
-            v.state.as_str().to_owned(),
-            v.terms.partition.to_string(),
-            v.terms.total.to_string(),
-            v.remaining.to_string(),
-            v.seq.to_string(),
-            time::format_instant(v.terms.begins_at),
-            time::format_instant(v.terms.ends_at),
-            v.terms.title.clone(),
-        ]
-    });
-    output::table(["VOUCHER", "STATE", "PARTITION", "TOTAL", "LEFT", "SEQ", "BEGINS", "ENDS", "TITLE"], rows);
+    output::show(args.json, &vouchers, |vouchers| {
+        let rows = vouchers.iter().map(|v| {
+            let (t, [begins, ends]) = (&v.terms, [v.terms.begins_at, v.terms.ends_at].map(time::format_instant));
+            row![v.id, v.state.as_str(), t.partition, t.total, v.remaining, v.seq, begins, ends, t.title]
+        });
+        output::table(["VOUCHER", "STATE", "PARTITION", "TOTAL", "LEFT", "SEQ", "BEGINS", "ENDS", "TITLE"], rows);
+        if vouchers.is_empty() {
+            output::line("no vouchers");
+        }
+    })?;
     Ok(OK)
 }
 
@@ -81,16 +71,10 @@ pub(crate) fn print_row(v: &Voucher) {
 }
 
 fn print_redis(r: &VoucherInRedis) {
-    outln!(
-        "  Redis      gate {}, {}: {} = {} in stock + {} reserved + {} sold, last event {}",
-        r.gate.as_str(),
-        r.state.as_str(),
-        r.total,
-        r.stock,
-        r.reserved,
-        r.sold,
-        r.seq
-    );
+    let VoucherInRedis { gate, state, total, stock, reserved, sold, seq, .. } = r;
+    let (gate, state) = (gate.as_str(), state.as_str());
+    let sum = format!("{total} = {stock} in stock + {reserved} reserved + {sold} sold");
+    outln!("  Redis      gate {gate}, {state}: {sum}, last event {seq}");
 }
 
 fn redis_json(r: &VoucherInRedis) -> serde_json::Value {

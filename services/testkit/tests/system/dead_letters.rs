@@ -142,6 +142,16 @@ fn each_kind_of_dead_letter_is_redriven_or_refused_by_name() {
     assert_eq!((code, outcomes(&again)), (1, words("nothing_to_do")), "{again:#?}");
     assert_eq!(standing(world, &voucher), before, "nothing is sent twice");
 
+    for (args, code, words) in [
+        (&["list", "--cause", "nonsense"][..], 0, "no dead letter fits"),
+        (&["stats", "--since", "+1h"], 0, "no dead letter fits"),
+        (&["redrive", "--topic", "nowhere", "--apply"], 0, "no dead letter fits"),
+        (&["list", "0:99999", "--json"], 2, "no dead letter 0:99999 fits"),
+        (&["redrive", "--as-schema", "99", "--apply"], 2, "has no version 99"),
+    ] {
+        let (found, text) = doorbuster(world, &[&["dlq"], args].concat());
+        assert!(found == code && text.contains(words), "{args:?}: {found}: {text}");
+    }
     let (code, stats) = doorbuster(world, &["dlq", "stats", "--json"]);
     let stats: Value = serde_json::from_str(&stats).unwrap();
     let counts: Vec<_> =

@@ -276,6 +276,14 @@ fn ledger(told: &Told) {
     );
     let (code, text) = doorbuster(world, &["voucher", "ledger", voucher.as_str(), "--partition", "0"]);
     assert!(code == 1 && text.contains("its partition has no voucher"), "{code}: {text}");
+    for (args, why) in [
+        (["--from", &to, "--to", &from], "but --to ends before"),
+        (["--from", "1", "--to", "0"], "is at offset 1 (--from), but --to ends before offset 1"),
+        (["--from", &to, "--to", "100000"], "100000 is needed"),
+    ] {
+        let (code, text) = doorbuster(world, &[&["voucher", "ledger", voucher.as_str()], &args[..]].concat());
+        assert!(code == 2 && text.contains(why) && !text.contains("WHO AND WHY"), "{code}: {text}");
+    }
 }
 
 /// Nothing is made up for what is gone; what is still there is told.

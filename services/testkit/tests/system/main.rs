@@ -11,6 +11,7 @@ mod explain;
 mod log_ends;
 mod rebuild;
 mod redis_lost;
+mod remedies;
 mod rollback;
 mod runbook;
 mod sale;
