@@ -48,6 +48,14 @@ impl Answers {
         self.of(status) as f64 / self.elapsed.as_secs_f64()
     }
 
+    /// Adds those of the stretch after this one.
+    pub(crate) fn add(&mut self, next: Self) {
+        next.statuses.into_iter().for_each(|(status, count)| *self.statuses.entry(status).or_default() += count);
+        self.latency.add(&next.latency);
+        self.began = self.began.or(next.began);
+        self.elapsed += next.elapsed;
+    }
+
     /// An error unless every answer has this status. (In a debug build, which only shows that everything runs, any will do.)
     pub(crate) fn only(self, status: u16) -> Result<Self> {
         if cfg!(debug_assertions) {

@@ -167,6 +167,8 @@ pub(crate) fn measure(site: &Site) -> Result<Vec<Figure>> {
     for _ in 0..site.scale.rounds.min(3) {
         million.push(lanes.drain(site.scale.count(SHORT_BACKLOG))?);
     }
+    // After the table's last figure, since it puts another one in its place.
+    let live = replay::live(site, &lanes.world, &lanes.vouchers[0], replayed[0].value)?;
     let rate = "requests/s";
     let mut figures = vec![
         Figure::new("drained", rate, drained.median(), Some(drain_ceiling), Goal::AtLeast(0.7), drained.spread()),
@@ -191,6 +193,7 @@ pub(crate) fn measure(site: &Site) -> Result<Vec<Figure>> {
         ),
     ];
     figures.extend(replayed);
+    figures.push(live);
     Ok(figures)
 }
 
@@ -214,7 +217,7 @@ fn drain(site: &Site, lanes: &mut Lanes) -> Result<(Rounds, f64, (f64, f64), f64
     let (backlog, bare) = (site.scale.count(BACKLOG), site.scale.count(BARE));
     // Warm-up, and a backlog for the bare consumer to begin with.
     lanes.drain(site.scale.count(MEMORY_FIRST as usize))?;
-    let memory_rebuild = replay::rebuild(&lanes.world)?.peak;
+    let memory_rebuild = replay::rebuild(&lanes.world, &[])?.peak;
     table.rate(bare, LANE_BATCH)?;
     let memory_before = lanes.memory()?;
     let mut rounds: [Rounds; 3] = Default::default();

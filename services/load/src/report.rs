@@ -70,6 +70,11 @@ impl Quantiles {
         self.0.len()
     }
 
+    /// Takes all of the others in.
+    pub fn add(&mut self, others: &Self) {
+        self.0.add(&others.0).expect("all have the same bounds");
+    }
+
     /// The latency that `share` (0 to 1) of the recorded ones do not exceed; `None` if nothing was recorded.
     pub fn at(&self, share: f64) -> Option<Duration> {
         (self.count() > 0).then(|| Duration::from_micros(self.0.value_at_quantile(share)))
@@ -101,6 +106,8 @@ pub struct Report {
     pub answers: BTreeMap<String, u64>,
     /// One per buyer, in order of arrival.
     pub visits: Vec<Visit>,
+    /// From the start until the last buyer was on his way: longer than the plan's window where this process itself was late.
+    pub offered: Duration,
     /// From the intended click to a 202.
     pub accepted: Quantiles,
     /// From the intended click to any answer of the shop.

@@ -111,7 +111,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, mut progress: impl FnMut(Progr
     let mut tick = interval(PROGRESS_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     tokio::pin!(visits);
-    report.visits = loop {
+    (report.visits, report.offered) = loop {
         tokio::select! {
             Some((answer, latency)) = received.recv() => {
                 standing.count(&answer);
@@ -135,14 +135,14 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, mut progress: impl FnMut(Progr
     Ok(report)
 }
 
-/// Starts each buyer at his instant and waits for all of them.
+/// Starts each buyer at his instant and waits for all of them. Says how long it took until all were started.
 async fn send_buyers(
     shop: Arc<Shop>,
     buyers: Vec<Buyer>,
     schedule: Vec<Arrival>,
     start: Instant,
     arrived: Arc<AtomicUsize>,
-) -> Vec<Visit> {
+) -> (Vec<Visit>, Duration) {
     let mut visits = Vec::with_capacity(schedule.len());
     for arrival in schedule {
         let intended = start + arrival.at;
@@ -151,11 +151,12 @@ async fn send_buyers(
         let buyer = buyers[arrival.buyer].clone();
         visits.push(tokio::spawn(visit(Arc::clone(&shop), buyer, intended, arrival.clicks_twice)));
     }
+    let offered = start.elapsed();
     let mut done = Vec::with_capacity(visits.len());
     for visit in visits {
         done.extend(visit.await);
     }
-    done
+    (done, offered)
 }
 
 async fn visit(shop: Arc<Shop>, buyer: Buyer, intended: Instant, clicks_twice: bool) -> Visit {
