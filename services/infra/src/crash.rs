@@ -18,7 +18,7 @@ use std::{
 use parking_lot::Mutex;
 
 /// Every point of the services, first the one that passes it. A test holds this list against the calls. (A rebuild of the tables passes
-/// `rebuild.swap` and `rebuild.swapped`, around its COMMIT.)
+/// `rebuild.begun`, `rebuild.folded`, and around its COMMIT `rebuild.swap` and `rebuild.swapped`.)
 pub const POINTS: &[&str] = &[
     // A purchase, nothing done yet.
     "purchase.asked",

@@ -111,6 +111,7 @@ impl Shadow {
             client.batch_execute(row.try_get(1)?).await?;
         }
         client.batch_execute("CREATE UNLOGGED TABLE changed AS TABLE orders").await?;
+        crash::point("rebuild.begun");
         Ok(Self { target: target.clone(), _lock: lock, writer: Writer { client, is_indexed: true }, indexes })
     }
 
@@ -135,7 +136,9 @@ impl Shadow {
             }
         }
         // Plans of live statements are made anew after a swap; without figures they would be bad ones.
-        Ok(self.writer.client.batch_execute("ANALYZE orders").await?)
+        self.writer.client.batch_execute("ANALYZE orders").await?;
+        crash::point("rebuild.folded");
+        Ok(())
     }
 
     /// Writes the vouchers anew. Gives the transaction that did it, behind which nothing is written until the next call.

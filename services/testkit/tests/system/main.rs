@@ -5,6 +5,7 @@ mod audit_watch;
 mod backup;
 mod crash_points;
 mod crashes;
+mod crowd;
 mod dead_letters;
 mod deleted_history;
 mod explain;
@@ -69,6 +70,11 @@ impl Shop {
 
     fn url(&self) -> String {
         self.purchase.url()
+    }
+
+    /// How often each service had to be started again.
+    fn restarts(&self) -> [u32; 3] {
+        [&self.orders, &self.compensation, &self.purchase].map(|service| service.process.restarts())
     }
 }
 

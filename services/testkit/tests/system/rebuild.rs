@@ -13,23 +13,27 @@ use std::{
 };
 
 use domain::{CancelledBy, Event, LoggedRequest, Money, OrderId, RequestBody, State, Timestamp, VoucherId};
-use infra::crash::{self, Order};
 use replay::{Kind, Rebuild, RebuildOptions, Swap, Swapped, Verdict};
-use testkit::{
-    World, binary, block_on, buy, buyers, doorbuster, order_request, plan, sale, voucher_request, wait_until, with_database,
-};
+use testkit::{World, binary, block_on, buy, doorbuster, order_request, voucher_request, wait_until, with_database};
 
 use crate::{
     Shop,
     audit_finds::{KEEP, Plant, RESTORE, WRONG_ROWS, delete_events, kinds, on_database},
+    crowd::Crowd,
     names,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks of somebody who reads all the time and leaves the processor to others.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// In small chunks, so that many an order is of an earlier chunk than what changes it.
 fn rebuild(world: &World, swap: Swap) -> Rebuild {
-    let options = RebuildOptions { chunk: 3, swap, patience: Duration::from_secs(5), ..RebuildOptions::default() };
+    rebuild_by(world, 3, swap)
+}
+
+fn rebuild_by(world: &World, chunk: usize, swap: Swap) -> Rebuild {
+    let options = RebuildOptions { chunk, swap, patience: Duration::from_secs(5), ..RebuildOptions::default() };
     block_on(replay::rebuild(world.connections(), &world.codec(), &options, Arc::new(|_| ())))
 }
 
@@ -72,6 +76,7 @@ impl Reader {
                 let now: (i64, i64, i64) = (row.get(0), row.get(1), seq.get(0));
                 assert!(now.0 >= before.0 && now.1 >= before.1 && now.2 >= before.2, "{now:?} after {before:?}");
                 (looks, before) = (looks + 1, now);
+                tokio::time::sleep(LOOK).await;
             }
             looks
         };
@@ -85,47 +90,96 @@ impl Reader {
     }
 }
 
+/// Comes to one of the points of a rebuild with `--swap`, calls `look` while it stands there, and kills it.
+fn kill_at(world: &World, point: &str, look: impl FnOnce()) {
+    let folder = world.crash_points();
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(point), "1 hang").unwrap();
+    let mut command = Command::new(binary());
+    command.args(["rebuild", "orders", "--swap"]).envs(world.env_vars()).env("DOORBUSTER_CRASH_POINTS", &folder);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until(PATIENCE, point, || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before {point}");
+        !folder.join(point).exists()
+    });
+    look();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::remove_dir(&folder).unwrap();
+}
+
+/// Has the tables swapped by the command, or else in small chunks, so that many an order is of an earlier chunk than what changes it. Tried
+/// again while that is refused: until the server has noticed that a killed process is gone, its locks stay.
+fn swap(world: &World, by_command: bool) {
+    let before = tables(world);
+    wait_until(PATIENCE, "a rebuild to go through", || {
+        if by_command {
+            let (code, text) = doorbuster(world, &["rebuild", "orders", "--swap"]);
+            assert!(code != 1 && (code == 2 || text.contains("equal: the log and the live tables")), "{code}: {text}");
+            return code == 0;
+        }
+        let rebuilt = rebuild_by(world, 200, Swap::WhenEqual);
+        assert!(!matches!(rebuilt.verdict, Verdict::Different { .. }), "{rebuilt:#?}");
+        rebuilt.swapped == Swapped::Done { kept: None }
+    });
+    assert_ne!(tables(world), before);
+    assert_eq!(litter(world), [""; 0]);
+}
+
+/// A rebuild is killed when it has begun, half-way, with the tables exchanged and that not committed, and with it committed and nobody told;
+/// and is then made again, while 200 purchases a second go on; in the end twice.
 #[test]
-fn a_rebuild_is_equal_under_a_sale_and_nobody_notices_the_swap() {
-    let shop = Shop::new();
+fn under_a_sale_a_rebuild_may_die_anywhere_and_nobody_notices_the_swap() {
+    let (shop, other) = (Shop::new(), World::new());
     let world = &shop.world;
-    let voucher = shop.open(600);
-    let reader = Reader::start(world);
-    let going_on = sale(plan(shop.url(), &voucher, Duration::from_secs(40)), buyers(names(500)));
-    let cancel = |name: &str| {
-        let body = RequestBody::CancellationRequested { order_id: world.order_id(&voucher, name, None), by: CancelledBy::Buyer };
-        world.append_request(1, &voucher_request(&voucher, body));
-    };
-    let mut swaps = 0;
-    for round in 0.. {
+    let voucher = shop.open(1_000_000);
+    let (reader, crowd) = (Reader::start(world), Crowd::come(&shop, &voucher, "buyer", 200));
+    let rows = |world: &World| on_database(world, async |client| client.query_one("SELECT count(*) FROM orders", &[]).await);
+    wait_until(PATIENCE, "orders", || rows(world).get::<_, i64>(0) > 500);
+    let begun: &[&str] = &["doorbuster_rebuild"];
+    for (n, (point, left, is_swapped)) in [
+        ("rebuild.begun", begun, false),
+        ("rebuild.folded", begun, false),
+        ("rebuild.swap", begun, false),
+        ("rebuild.swapped", &[], true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for name in names(n * 20 + 20).skip(n * 20) {
+            let order_id = world.order_id(&voucher, &name, None);
+            let body = RequestBody::CancellationRequested { order_id, by: CancelledBy::Buyer };
+            world.append_request(1, &voucher_request(&voucher, body));
+        }
         let before = tables(world);
-        let rebuilt = rebuild(world, Swap::WhenEqual);
-        assert_eq!(rebuilt.verdict, Verdict::Equal, "{rebuilt:#?}");
-        if let Swapped::Refused { reason } = &rebuilt.swapped {
-            println!("refused: {reason}");
-            assert_eq!(tables(world), before);
-        } else {
-            assert_ne!(tables(world), before);
-            swaps += 1;
-        }
-        assert_eq!(litter(world), [""; 0]);
-        if swaps == 3 || going_on.is_finished() {
-            break;
-        }
-        names(round * 10 + 10).skip(round * 10).for_each(|name| cancel(&name));
+        kill_at(world, point, || {
+            assert_eq!(litter(world), left, "{point}");
+            if point == "rebuild.folded" {
+                // Somebody who rebuilds in another database of the same server is in nobody's way.
+                let lock = format!("SELECT pg_advisory_lock({})", 0x646f_6f72_7265_6275_i64);
+                let elsewhere = block_on(other.postgres());
+                block_on(elsewhere.batch_execute(&lock)).unwrap();
+                let (code, text) = doorbuster(world, &["rebuild", "orders"]);
+                assert!(code == 2 && text.contains("a rebuild is going on"), "{code}: {text}");
+            }
+        });
+        assert_eq!(tables(world) != before, is_swapped, "{point}");
+        swap(world, n % 2 == 0);
     }
-    assert!(swaps == 3, "only {swaps} swaps in the sale");
-    going_on.join().unwrap();
+    swap(world, true);
+    let bought = crowd.leave();
+    bought.assert_most();
     let late = buy(&shop.url(), &voucher, "late");
     assert!(late.is_accepted(), "{late:?}");
-    shop.world.wait_settled(&[&voucher]);
-    println!("{swaps} swaps, {} looks", reader.leave());
-    shop.world.assert_audit();
-    let rebuilt = rebuild(world, Swap::Never);
+    world.wait_settled(&[&voucher]);
+    println!("{bought}; {} looks", reader.leave());
+    world.assert_audit();
+    let found = "SELECT count(*) FROM orders WHERE order_id::text = ANY ($1)";
+    let found = on_database(world, async |client| client.query_one(found, &[&bought.orders]).await);
+    assert_eq!(found.get::<_, i64>(0), bought.orders.len() as i64, "rows of orders that were promised");
+    let rebuilt = rebuild_by(world, 200, Swap::Never);
     assert_eq!((&rebuilt.verdict, &rebuilt.swapped), (&Verdict::Equal, &Swapped::NotAsked), "{rebuilt:#?}");
-    for service in [&shop.purchase, &shop.orders, &shop.compensation] {
-        assert_eq!(service.process.restarts(), 0, "{}", service.process.name());
-    }
+    assert_eq!(shop.restarts(), [0; 3]);
 }
 
 /// A log that the rules made, and tables that hold what it folds into, without any service.
@@ -287,69 +341,6 @@ pub(crate) fn start_patiently(world: &World, args: &[&str]) -> Child {
     let mut command = Command::new(binary());
     command.args(args).envs(world.env_vars()).env("DOORBUSTER_POSTGRES", &patient);
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
-#[test]
-fn a_rebuild_that_was_killed_is_made_again_and_leaves_nothing() {
-    let (written, other) = (Written::new(&WHOLE), World::new());
-    let world = &written.world;
-    // Whoever holds a table holds the rebuild up where it first reads it: at the beginning, with everything folded before the cut, and in the swap.
-    let begun: &[&str] = &["doorbuster_rebuild"];
-    let nothing: &[&str] = &[];
-    for (held, left) in [
-        ("refinery_schema_history IN ACCESS EXCLUSIVE MODE", nothing),
-        ("vouchers IN ACCESS EXCLUSIVE MODE", begun),
-        ("lane_positions IN SHARE MODE", begun),
-    ] {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let holder = runtime.block_on(world.postgres());
-        runtime.block_on(holder.batch_execute(&format!("BEGIN; LOCK TABLE {held}"))).unwrap();
-        let mut child = start_patiently(world, &["rebuild", "orders", "--swap"]);
-        wait_until(PATIENCE, "the rebuild to wait", || waiting(world) > 0);
-        assert_eq!(litter(world), left);
-        if left == begun {
-            // One in another database of the same server, by its lock, is another one's.
-            let elsewhere = runtime.block_on(other.postgres());
-            runtime
-                .block_on(elsewhere.batch_execute(&format!("SELECT pg_advisory_lock({})", 0x646f_6f72_7265_6275_i64)))
-                .unwrap();
-            let (code, text) = doorbuster(world, &["rebuild", "orders"]);
-            assert!(code == 2 && text.contains("a rebuild is going on"), "{code}: {text}");
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        drop(holder);
-        runtime.shutdown_background();
-        wait_until(PATIENCE, "a rebuild to go through", || {
-            rebuild(world, Swap::WhenEqual).swapped == Swapped::Done { kept: None }
-        });
-        assert_eq!(litter(world), [""; 0]);
-    }
-}
-
-/// With the tables exchanged and that not committed; then with it committed and nobody told.
-#[test]
-fn a_swap_that_dies_around_its_commit_leaves_all_of_the_old_tables_or_all_of_the_new_ones() {
-    let written = Written::new(&WHOLE);
-    let (world, folder) = (&written.world, written.world.crash_points());
-    fs::create_dir_all(&folder).unwrap();
-    let reader = Reader::start(world);
-    for (point, is_swapped) in [("rebuild.swap", false), ("rebuild.swapped", true)] {
-        let before = tables(world);
-        crash::arm(&folder, point, Order { passage: 1, again: false }).unwrap();
-        let mut command = Command::new(binary());
-        command.args(["rebuild", "orders", "--swap"]).envs(world.env_vars()).env("DOORBUSTER_CRASH_POINTS", &folder);
-        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
-        assert!(status.code().is_none() && !folder.join(point).exists(), "it did not die at {point}: {status}");
-        assert_eq!(tables(world) != before, is_swapped, "{point}");
-        // Until the server has noticed that the process is gone, its locks stay.
-        wait_until(PATIENCE, "a rebuild to go through", || {
-            rebuild(world, Swap::WhenEqual).swapped == Swapped::Done { kept: None }
-        });
-        assert_eq!(litter(world), [""; 0]);
-    }
-    assert!(reader.leave() > 0);
-    fs::remove_dir(&folder).unwrap();
 }
 
 /// What a lane commits between the cut and the moment in which the lanes stand still.
