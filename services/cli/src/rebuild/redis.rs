@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use infra::{
     config::Connections,
     postgres,
-    redis::{Gate, Store, VoucherInRedis},
+    redis::{Gate, Store, StoreError, VoucherInRedis},
 };
 use uuid::Uuid;
 
@@ -98,9 +98,24 @@ async fn watch(store: &Store, asked: &[VoucherId], rows: &[Voucher], wait: Durat
     output::style(&bar, "{elapsed_precise} [{bar:40}] {pos}/{len} events, {per_sec}, {eta} left");
     let started = Instant::now();
     loop {
+        let look = async {
+            let mut found = Vec::with_capacity(asked.len());
+            for voucher in asked {
+                found.push(store.voucher(voucher).await?);
+            }
+            Ok::<_, StoreError>(found)
+        };
+        let found = match look.await {
+            // One late answer says nothing about what compensation does.
+            Err(_) if started.elapsed() < wait => {
+                tokio::time::sleep(LOOK_EVERY).await;
+                continue;
+            }
+            found => found?,
+        };
         let (mut passed, mut missing) = (0, Vec::new());
-        for voucher in asked {
-            let (found, seq) = (store.voucher(voucher).await?, seq_of(voucher));
+        for (voucher, found) in asked.iter().zip(found) {
+            let seq = seq_of(voucher);
             passed += found.as_ref().map_or(0, |found| found.seq.clamp(0, seq).unsigned_abs());
             let is_done = |found: &VoucherInRedis| found.gate == Gate::Ready && !found.rebuild && found.seq >= seq;
             if !found.as_ref().is_some_and(is_done) {

@@ -157,9 +157,11 @@ fn under_a_sale_a_rebuild_may_die_anywhere_and_nobody_notices_the_swap() {
             if point == "rebuild.folded" {
                 // Somebody who rebuilds in another database of the same server is in nobody's way.
                 let lock = format!("SELECT pg_advisory_lock({})", 0x646f_6f72_7265_6275_i64);
-                let elsewhere = block_on(other.postgres());
-                block_on(elsewhere.batch_execute(&lock)).unwrap();
-                let (code, text) = doorbuster(world, &["rebuild", "orders"]);
+                let (code, text) = block_on(async {
+                    let elsewhere = other.postgres().await;
+                    elsewhere.batch_execute(&lock).await.unwrap();
+                    doorbuster(world, &["rebuild", "orders"])
+                });
                 assert!(code == 2 && text.contains("a rebuild is going on"), "{code}: {text}");
             }
         });
