@@ -172,6 +172,12 @@ pub(crate) fn live(site: &Site, world: &World, voucher: &VoucherId, alone: f64) 
     testkit::wait_until(PATIENCE, "what was sold to be decided", || seq(world, voucher).is_ok_and(|seq| seq >= after));
     let last = rebuilt.last().context("rounds")?.1;
     ensure!(seq(world, voucher)? == after || cfg!(debug_assertions), "more than the {after} events of what was sold");
+    let rows = "SELECT count(*) FROM orders WHERE voucher_id = $1";
+    let rows: i64 = block_on(async { world.postgres().await.query_one(rows, &[&voucher.as_str()]).await })?.try_get(0)?;
+    ensure!(
+        rows + 1 == after || cfg!(debug_assertions),
+        "{rows} orders have rows after {after} events, the voucher's opening among them"
+    );
     ensure!(before < last && last < after, "nothing was sold before or after the last swap: {before}, {last}, {after}");
     ensure!(read.swaps == rounds, "the reader saw {} swaps of {rounds}", read.swaps);
     let ms = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64() * 1e3;

@@ -32,8 +32,9 @@ use crate::{
     settle::{Answer, Pause, decode, settle_all},
 };
 
-/// Events of vouchers under repair that are settled at once, and records read for them at most, before new repairs are looked at.
-const CHUNK: usize = 1_000;
+/// Events of vouchers under repair that are settled, and records read for them at most, before new repairs are looked at. Low: a reader
+/// that is assigned anew fetches far more than it reads; high: a gate that may open waits for longer.
+const CHUNK: usize = 10_000;
 const SCAN: usize = 50_000;
 /// Between looks at what a repair waits for: the first, and the longest while nothing happens.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(320));

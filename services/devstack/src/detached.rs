@@ -181,7 +181,7 @@ pub fn keeper_main(dir: &Path) -> Result<()> {
             return Err(error);
         }
     };
-    let servers = stack.servers().into_iter().filter_map(|server| {
+    let servers = stack.servers().iter().filter_map(|server| {
         Some(ServerRecord { name: server.name().to_owned(), endpoint: server.endpoint().to_owned(), process: server.process()? })
     });
     let outcome = Outcome::Ready { endpoints: stack.endpoints().clone(), servers: servers.collect() };

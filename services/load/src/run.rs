@@ -190,7 +190,7 @@ async fn click(shop: &Shop, buyer: &Buyer, intended: Instant) -> Answer {
             return answer;
         }
         sleep(answer.retry_after.map_or(pause, Duration::from_secs).min(LONGEST_PAUSE)).await;
-        pause *= 2;
+        pause = (pause * 2).min(LONGEST_PAUSE);
         tried += 1;
     }
 }

@@ -36,8 +36,8 @@ use crate::{
 const STABLE_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at whether they are there.
 const STABLE_POLL: Duration = Duration::from_millis(1);
-/// Longest wait of a decided batch for the one before it to be published; then it is decided again. A transaction of some hundred records takes
-/// milliseconds. As long as another owner waits for the position, which is locked meanwhile.
+/// Longest wait of a decided batch for the one before it to be published; then it is decided again. A transaction of a thousand records takes
+/// tens of milliseconds. As long as another owner waits for the position, which is locked meanwhile.
 const PUBLISH_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait for a turn. Lanes that hold theirs for longer wait for a server, and take no processor time meanwhile.
 const TURN_LIMIT: Duration = Duration::from_millis(50);

@@ -27,6 +27,9 @@ pub enum ReplayError {
     /// The database in which tables are built beside the live one. Its own words name the variable of the live one.
     #[error("{}", .0.to_string().replace("DOORBUSTER_POSTGRES", "--into"))]
     Into(DatabaseError),
+    /// Between the comparison and the swap; nothing is tried again.
+    #[error("the log went wrong after the comparison: {0}; rebuild again")]
+    WentWrong(String),
     /// What is to be shown ends before it begins.
     #[error("the first event to be shown is at offset {from} (--from), but --to ends before offset {to}")]
     Backwards { from: i64, to: i64 },

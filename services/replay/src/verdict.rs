@@ -67,15 +67,26 @@ pub struct Difference {
 }
 
 /// Whether the log, Postgres and Redis tell the same story.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    #[default]
     Equal,
     /// `first`: the first of them by name; `counts`: all by kind.
-    Different { counts: BTreeMap<Kind, u64>, first: Vec<Difference> },
+    Different {
+        counts: BTreeMap<Kind, u64>,
+        first: Vec<Difference>,
+    },
     /// Nothing wrong was found, but not everything could be looked at.
-    CannotTell { reasons: Vec<String> },
+    CannotTell {
+        reasons: Vec<String>,
+    },
+}
+
+/// Whoever has looked at nothing cannot tell.
+impl Default for Verdict {
+    fn default() -> Self {
+        Self::CannotTell { reasons: Vec::new() }
+    }
 }
 
 /// Collects what a comparison finds.

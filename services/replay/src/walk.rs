@@ -135,7 +135,8 @@ impl Walk {
         }
     }
 
-    /// The first offset of `ends` from which on no event answers a request below `request`; looked for at `hint` first.
+    /// An offset of `ends` from which on no event answers a request below `request`, the first one where each is answered once; looked for at
+    /// `hint` first.
     pub(crate) fn first_answer(&mut self, ends: Ends, request: i64, hint: i64) -> Result<i64, ReplayError> {
         let Self { log, topic, reader, records_read, .. } = self;
         reader.first_answer(ends, request, hint, |record| {

@@ -85,20 +85,7 @@ mod tests {
     use super::*;
 
     fn audit(verdict: Verdict, drift_units: u64) -> Audit {
-        Audit {
-            verdict,
-            drift_units,
-            vouchers: Vec::new(),
-            partitions: 0,
-            read: Vec::new(),
-            requests: 0,
-            events: 0,
-            undecided: 0,
-            in_flight: 0,
-            order_rows: 0,
-            dead_letters: 0,
-            seconds: 0.5,
-        }
+        Audit { verdict, drift_units, ..Audit::default() }
     }
 
     #[test]

@@ -95,9 +95,11 @@ impl Tail {
             let (mut from, mut unreadable) = (0, None);
             while !ended.load(Ordering::Relaxed) && unreadable.is_none() {
                 // To no end: what comes is seen at once, and a pause without events is taken for a stall.
+                let mut next = from;
                 let read = reader.read(from, i64::MAX, &mut |record| match codec.decode_event(&record.payload, partition) {
                     Ok(event) => {
                         lock(&seen).take(&event, Instant::now());
+                        next = record.offset + 1;
                         ControlFlow::Continue(())
                     }
                     Err(error) => {
@@ -106,9 +108,12 @@ impl Tail {
                     }
                 });
                 match read {
-                    Err(LogError::Stalled { offset, .. }) => from = offset,
+                    Err(LogError::Stalled { offset, .. }) => next = offset,
+                    // As one broker that is late with an answer.
+                    Err(error @ LogError::Kafka(_)) => tracing::warn!(%error, "the events are asked for again"),
                     read => read?,
                 }
+                from = next;
             }
             unreadable.map_or(Ok(()), Err).context("cannot read an event")
         })?;

@@ -59,10 +59,11 @@ pub(crate) async fn ask(
         Some(named) => named.to_vec(),
         None => rows.iter().map(|row| row.id.clone()).collect(),
     };
+    let until = Instant::now() + if apply { wait } else { Duration::ZERO };
     let mut code = OK;
     let mut there = Vec::new();
     for voucher in wanted {
-        if store.voucher(&voucher).await?.is_some() {
+        if patiently(until, async || store.voucher(&voucher).await).await?.is_some() {
             there.push(voucher);
         } else if vouchers.is_some() {
             let known = match rows.iter().any(|row| row.id == voucher) {
@@ -82,40 +83,42 @@ pub(crate) async fn ask(
         return Ok(code);
     }
     for voucher in &there {
-        if store.ask_rebuild(voucher, &Uuid::new_v4().to_string()).await? {
+        let epoch = Uuid::new_v4().to_string();
+        if patiently(until, async || store.ask_rebuild(voucher, &epoch).await).await? {
             outln!("did: close the gate of voucher {voucher}; `doorbuster run compensation` replays and opens it");
         } else {
             outln!("voucher {voucher} has gone from Redis meanwhile; compensation rebuilds it unasked");
         }
     }
-    Ok(code.max(watch(&store, &there, &rows, wait).await?))
+    Ok(code.max(watch(&store, &there, &rows, until).await?))
+}
+
+/// The answer of a call that can be repeated: what compensation does goes on, and one late answer of Redis says nothing about it.
+async fn patiently<T>(until: Instant, call: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let mut is_told = false;
+    loop {
+        match call().await {
+            Err(error @ (StoreError::Unknown(_) | StoreError::Unavailable(_))) if Instant::now() < until => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(%error, "asking again until the wait is over");
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// Waits until all are replayed, and shows how far they are.
-async fn watch(store: &Store, asked: &[VoucherId], rows: &[Voucher], wait: Duration) -> anyhow::Result<u8> {
+async fn watch(store: &Store, asked: &[VoucherId], rows: &[Voucher], until: Instant) -> anyhow::Result<u8> {
     let seq_of = |voucher: &VoucherId| rows.iter().find(|row| row.id == *voucher).map_or(0, |row| row.seq);
     let bar = ProgressBar::new(asked.iter().map(|voucher| seq_of(voucher).unsigned_abs()).sum());
     output::style(&bar, "{elapsed_precise} [{bar:40}] {pos}/{len} events, {per_sec}, {eta} left");
     let started = Instant::now();
     loop {
-        let look = async {
-            let mut found = Vec::with_capacity(asked.len());
-            for voucher in asked {
-                found.push(store.voucher(voucher).await?);
-            }
-            Ok::<_, StoreError>(found)
-        };
-        let found = match look.await {
-            // One late answer says nothing about what compensation does.
-            Err(_) if started.elapsed() < wait => {
-                tokio::time::sleep(LOOK_EVERY).await;
-                continue;
-            }
-            found => found?,
-        };
         let (mut passed, mut missing) = (0, Vec::new());
-        for (voucher, found) in asked.iter().zip(found) {
-            let seq = seq_of(voucher);
+        for voucher in asked {
+            let (found, seq) = (patiently(until, async || store.voucher(voucher).await).await?, seq_of(voucher));
             passed += found.as_ref().map_or(0, |found| found.seq.clamp(0, seq).unsigned_abs());
             let is_done = |found: &VoucherInRedis| found.gate == Gate::Ready && !found.rebuild && found.seq >= seq;
             if !found.as_ref().is_some_and(is_done) {
@@ -123,7 +126,7 @@ async fn watch(store: &Store, asked: &[VoucherId], rows: &[Voucher], wait: Durat
             }
         }
         bar.set_position(passed);
-        if missing.is_empty() || started.elapsed() >= wait {
+        if missing.is_empty() || Instant::now() >= until {
             bar.finish_and_clear();
             for (voucher, found) in &missing {
                 let now = found.as_ref().map_or("is gone from Redis".to_owned(), |found| {

@@ -153,8 +153,9 @@ impl PartitionReader {
         Ok(None)
     }
 
-    /// The first offset of `ends` from which on events answer requests at or beyond `request`, as `answers` says of a record. Looks at `hint`
-    /// first, and reads a few events on the way however long the log is; [`search`](super::search) says how, and of what the log must be made.
+    /// An offset of `ends` from which on events answer requests at or beyond `request`, as `answers` says of a record: the first one, unless the
+    /// log has an answer twice. Looks at `hint` first, and reads a few events on the way however long the log is; [`search`](super::search) says
+    /// how, and of what the log must be made.
     pub fn first_answer<E: From<LogError>>(
         &mut self,
         ends: Ends,

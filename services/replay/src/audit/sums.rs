@@ -57,11 +57,11 @@ impl Sums {
             findings.differs(Kind::Position, beyond_end(&self.requests, position, ends.high));
         }
         let until = Instant::now() + cut.patience;
-        let mut beyond = self.fold(self.published, cut, position)?;
+        let mut beyond = self.fold(self.published, cut, position, &mut findings)?;
         let wanted = position.min(ends.stable);
         if beyond.is_none() && self.next_request < wanted {
             match findings.unless_late(self.events.wait_answered(wanted, Some(self.from), until))? {
-                Some(ends) => beyond = self.fold(ends.stable, cut, position)?,
+                Some(ends) => beyond = self.fold(ends.stable, cut, position, &mut findings)?,
                 None => is_late = true,
             }
         }
@@ -79,12 +79,21 @@ impl Sums {
         Ok((self, told))
     }
 
-    /// Folds the events below `to`; gives the first one that belongs behind the cut, and the request that it answers.
-    fn fold(&mut self, to: i64, cut: &Cut<'_>, position: i64) -> Result<Option<(i64, i64)>, ReplayError> {
+    /// Folds the events below `to`; gives the first one that belongs behind the cut, and the request that it answers. `findings`: of this audit
+    /// alone, since the next one comes to that event again.
+    fn fold(
+        &mut self,
+        to: i64,
+        cut: &Cut<'_>,
+        position: i64,
+        findings: &mut Findings,
+    ) -> Result<Option<(i64, i64)>, ReplayError> {
         let Self { events, from, next_request, told, .. } = self;
         let mut beyond = None;
         events.events(*from, to, |event: Event, offset| {
             if event.request_offset >= position {
+                // What it leaves out below the position has no answer, and will have none.
+                in_turn(&mut next_request.clone(), &event, offset, findings);
                 beyond = Some((offset, event.request_offset));
                 return Ok(ControlFlow::Break(()));
             }

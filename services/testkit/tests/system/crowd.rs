@@ -20,23 +20,21 @@ use crate::Shop;
 /// They come in stretches, each in an open loop: the rate holds whatever the shop does. The next one begins when the last of all has his answer, so
 /// that a machine which cannot keep up (a purchase costs a debug build 9 ms of processor time and more) has so much before it and no more.
 const STRETCH: Duration = Duration::from_secs(2);
-/// For a test that never says that it is enough.
-const MOST_STRETCHES: u64 = 100;
-/// Of the rate, what must have been offered in the best stretch (buyers sleep on the same machine), and of the buyers, who must hold an order in
-/// the end.
-const OFFERED: f64 = 0.8;
+/// Of the buyers, who must hold an order in the end.
 const MOST: f64 = 0.9;
 
 /// Buyers `NAME-0`, `NAME-1`, ...
 pub(crate) struct Crowd {
     leaving: Arc<AtomicBool>,
-    thread: thread::JoinHandle<Bought>,
+    thread: Option<thread::JoinHandle<Bought>>,
 }
 
 /// What came of a crowd.
 #[derive(Default)]
 pub(crate) struct Bought {
     came: usize,
+    /// A second, in the quickest stretch: how busy the machine was.
+    offered: f64,
     /// Those that were promised, one a buyer at most.
     pub(crate) orders: Vec<String>,
     /// By kind, each try counted.
@@ -50,28 +48,33 @@ impl Crowd {
         let left = leaving.clone();
         let run = move || {
             let (each, mut bought) = (rate as usize * STRETCH.as_secs() as usize, Bought::default());
-            let (mut stretches, mut offered) = (0, 0.0_f64);
+            let mut stretches = 0;
             while !left.load(Relaxed) {
-                assert!(stretches < MOST_STRETCHES, "nobody wanted these buyers to leave: {bought}");
                 let names = (bought.came..bought.came + each).map(|n| format!("{name}-{n}"));
                 let report = sale(Plan { retries: 40, seed: stretches, ..plan.clone() }, buyers(names)).join().unwrap();
-                offered = offered.max(each as f64 / report.offered.as_secs_f64());
+                bought.offered = bought.offered.max(each as f64 / report.offered.as_secs_f64());
                 report.answers.into_iter().for_each(|(kind, count)| *bought.answers.entry(kind).or_default() += count);
                 bought.came += report.visits.len();
                 assert!(report.visits.iter().all(|visit| visit.orders.len() <= 1), "two orders for one wish");
                 bought.orders.extend(report.visits.into_iter().flat_map(|visit| visit.orders));
                 stretches += 1;
             }
-            assert!(offered >= OFFERED * f64::from(rate), "at most {offered:.0} buyers/s came, not {rate}");
             bought
         };
-        Self { leaving, thread: thread::spawn(run) }
+        Self { leaving, thread: Some(thread::spawn(run)) }
     }
 
-    /// Nobody comes any more. Panics unless they have come at the rate.
-    pub(crate) fn leave(self) -> Bought {
+    /// Nobody comes any more. Gives what came of those who did, when the last of them has his answer.
+    pub(crate) fn leave(mut self) -> Bought {
         self.leaving.store(true, Relaxed);
-        self.thread.join().expect("they came at the rate")
+        self.thread.take().expect("they leave once").join().expect("nobody got two orders for one wish")
+    }
+}
+
+/// Where a test failed they leave, too.
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.leaving.store(true, Relaxed);
     }
 }
 
@@ -84,6 +87,6 @@ impl Bought {
 
 impl fmt::Display for Bought {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} buyers hold an order: {:?}", self.orders.len(), self.came, self.answers)
+        write!(f, "{} of {} buyers ({:.0}/s) hold an order: {:?}", self.orders.len(), self.came, self.offered, self.answers)
     }
 }

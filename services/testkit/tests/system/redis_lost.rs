@@ -163,7 +163,7 @@ fn no_unit_is_lost_or_sold_twice_where_redis_is_rebuilt_again_and_again_under_a_
     std::thread::scope(|scope| {
         let again = || {
             for n in 0..ASKED {
-                let args = ["rebuild", "redis", plenty.as_str(), scarce.as_str(), "--apply", "--wait", "10m"];
+                let args = ["rebuild", "redis", plenty.as_str(), scarce.as_str(), "--apply", "--wait", "3m"];
                 let (code, text) = doorbuster(world, &args);
                 assert!(code == 0 && text.contains("replayed"), "{n}: {code}: {text}");
                 let before = requests();
@@ -192,5 +192,9 @@ fn no_unit_is_lost_or_sold_twice_where_redis_is_rebuilt_again_and_again_under_a_
     let (kept, cancelled) = count(&plenty);
     println!("{bought}; {cancelled} cancelled; {late} of {SCARCE} were left for late buyers");
     assert_eq!((count(&scarce), shop.restarts()), ((SCARCE, 0), [0; 3]));
-    assert!(cancelled > 0 && kept + cancelled == BACKLOG + bought.orders.len() as i64, "{kept} kept, {cancelled} cancelled");
+    let promised = "SELECT count(*) FROM orders WHERE order_id::text = ANY ($1)";
+    let promised = on_database(world, async |client| client.query_one(promised, &[&bought.orders]).await).get::<_, i64>(0);
+    assert_eq!(promised, bought.orders.len() as i64, "rows of orders that were promised");
+    // A buyer whose last answer was 503 may have one, too.
+    assert!(cancelled > 0 && kept + cancelled >= BACKLOG + promised, "{kept} kept, {cancelled} cancelled, {promised} promised");
 }
