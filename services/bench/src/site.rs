@@ -75,7 +75,7 @@ impl Site {
 
     /// A meter of all servers and these services.
     pub(crate) fn meter(&self, services: &[&Service]) -> Meter {
-        let servers = self.stack.servers().into_iter().filter_map(|server| Some((server.name().to_owned(), server.pid()?)));
+        let servers = self.stack.servers().iter().filter_map(|server| Some((server.name().to_owned(), server.pid()?)));
         let services = services.iter().filter_map(|s| Some((s.process.name().to_owned(), s.process.pid()?)));
         Meter::start(servers.chain(services).collect())
     }

@@ -2,6 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -12,9 +13,12 @@ use chaos::{
 
 /// Drawn so that faults of several families meet within the time.
 const SEED: u64 = 7;
+/// A run has servers and services for itself, and wants the machine.
+static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn a_short_run_breaks_no_promise() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let quick: Vec<Kind> = kinds().iter().filter(|kind| !kind.rare).copied().collect();
     let run = Run { seed: SEED, length: Duration::ZERO, epoch: Duration::from_secs(45), rate: 40.0, kinds: quick, other: None };
     let report = drive::run(&run, &|line| eprintln!("{line}")).expect("the servers start");
@@ -24,6 +28,7 @@ fn a_short_run_breaks_no_promise() {
 /// One bound is too short for anything, so the first round breaks it.
 #[test]
 fn a_run_that_breaks_says_what_it_had_counted() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let of = |kind: &&Kind| kind.name == "registry-frozen";
     let kinds = kinds().iter().filter(of).map(|kind| Kind { bound: Duration::ZERO, ..*kind }).collect();
     let run = Run { seed: SEED, length: Duration::ZERO, epoch: Duration::from_secs(60), rate: 40.0, kinds, other: None };

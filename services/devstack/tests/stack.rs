@@ -38,7 +38,7 @@ fn two_stacks_run_side_by_side_and_leave_nothing() {
     assert_eq!(redis(&first.endpoints().redis, "GET name"), "one");
     assert_eq!(redis(&second.endpoints().redis, "GET name"), "two");
 
-    let of = |stack: &Stack| with_children(stack.servers().into_iter().filter_map(|server| server.process()));
+    let of = |stack: &Stack| with_children(stack.servers().iter().filter_map(|server| server.process()));
     let processes = [of(&first), of(&second)].concat();
     let folders = [first.folder().to_path_buf(), second.folder().to_path_buf()];
     assert!(processes.len() > 8, "four servers each, and Postgres' children: {processes:?}");

@@ -38,7 +38,7 @@ pub(crate) const KINDS: &[Kind] = &[
         Need::Clocks,
         kind("compensation-clock-wrong", 20, REBALANCES, HOLD, &["compensation"], |rng| service(Compensation, SERVICES, rng)),
     ),
-    needing(Need::Clocks, kind("redis-clock-wrong", 15, REDIS_AGAIN, HOLD, &["redis"], |rng| redis(rng))),
+    needing(Need::Clocks, kind("redis-clock-wrong", 15, REDIS_AGAIN, HOLD, &["redis"], redis)),
 ];
 
 /// Seconds up to `most`, forward or back: as often few as many.

@@ -45,7 +45,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("kafka-group-coordinator-killed", 30, ONE, HOLD, KAFKA, |rng| {
         killed("that coordinates the orders group", group_coordinator, rng)
     }),
-    kind("kafka-broker-restarted", 30, ONE, NONE, KAFKA, |rng| restarted(rng)),
+    kind("kafka-broker-restarted", 30, ONE, NONE, KAFKA, restarted),
     kind("kafka-broker-frozen", 30, ONE, FROZEN, KAFKA, |rng| frozen("one broker", some(1, rng))),
     // Nothing can be acknowledged, nobody controls.
     rare(kind("kafka-two-killed", 45, ALL, HOLD, KAFKA, |rng| killed_together("two brokers of three", some(2, rng)))),

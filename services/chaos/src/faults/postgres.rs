@@ -32,7 +32,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("postgres-positions-locked", 15, AGAIN, LOCKED, POSTGRES, |_| locked("lane_positions")),
     kind("postgres-read-only", 15, AGAIN, HOLD, POSTGRES, |_| read_only()),
     kind("postgres-deadlocked", 15, AGAIN, NONE, POSTGRES, |_| deadlocked()),
-    needing(Need::Disk, kind("postgres-disk-full", 20, SPACE, HOLD, POSTGRES, |rng| disk_full(rng))),
+    needing(Need::Disk, kind("postgres-disk-full", 20, SPACE, HOLD, POSTGRES, disk_full)),
     kind("postgres-restored", 25, OLDER, HOLD, POSTGRES, |_| restored()),
 ];
 

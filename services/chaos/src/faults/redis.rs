@@ -33,7 +33,7 @@ pub(crate) const KINDS: &[Kind] = &[
         key_broken(rng, "overwritten with a string", |key| vec!["SET", key, "not a hash"])
     }),
     kind("redis-older-snapshot", 25, DAMAGE, HOLD, REDIS, |_| older_snapshot()),
-    kind("redis-paused", 10, AGAIN, HOLD, REDIS, |rng| client_pause(rng)),
+    kind("redis-paused", 10, AGAIN, HOLD, REDIS, client_pause),
     kind("redis-frozen", 10, AGAIN, HOLD, REDIS, |_| frozen("Redis", |servers| &servers.redis)),
     kind("redis-out-of-memory", 10, AGAIN, HOLD, REDIS, |_| out_of_memory()),
     kind("redis-busy", 10, AGAIN, (seconds(7), seconds(10)), REDIS, |_| busy()),
