@@ -419,12 +419,12 @@ fn what_is_missing_before_an_event_beyond_the_cut_is_found() {
     let written = Written::new(&[0, 1, 2, 3, 4, 5, 8]);
     let world = &written.world;
     execute(world, "UPDATE lane_positions SET next_offset = 8");
-    let missing = (Kind::RequestUnanswered, 1);
+    let is_missed = |verdict: &Verdict| kinds(verdict).iter().any(|(kind, _)| *kind == Kind::RequestUnanswered);
     let rebuilt = rebuild(world, Swap::WhenEqual);
-    assert!(kinds(&rebuilt.verdict).contains(&missing), "{rebuilt:#?}");
+    assert!(is_missed(&rebuilt.verdict), "{rebuilt:#?}");
     for deep in [false, true] {
         let audit = world.audit_with(AuditOptions { patience: Duration::from_secs(5), deep });
-        assert!(kinds(&audit.verdict).contains(&missing), "deep: {deep}: {audit:#?}");
+        assert!(is_missed(&audit.verdict), "deep: {deep}: {audit:#?}");
     }
 }
 
