@@ -29,6 +29,8 @@ use crate::{
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 /// Calls before the one that is counted, which make what is made once.
 const WARM_UP: usize = 3;
+/// Now and then a call makes one allocation more than the others: the fewest of these is what the path needs.
+const MEASURED: usize = 5;
 
 /// The calls of a shop with so much room, in which nobody waits his turn for longer than this.
 fn shop(script: Script, room: &Arc<Semaphore>, patience: Duration) -> TowerToHyperService<axum::Router> {
@@ -57,9 +59,9 @@ fn by_somebody() -> http::request::Builder {
     call().header(AUTHORIZATION, format!("Bearer {token}"))
 }
 
-/// Allocations of one purchase that the gate answers so (with those of the servers that stand in for the real ones).
+/// Allocations, the fewest of some, of one purchase that the gate answers so (with those of the servers that stand in for the real ones).
 fn allocations(reserve: &Reserve, room: usize, status: StatusCode) -> u64 {
-    let calls = WARM_UP + 1;
+    let calls = WARM_UP + MEASURED;
     let script = Script {
         reserve: (0..calls).map(|_| Ok(reserve.clone())).collect(),
         deliveries: (0..calls).map(|_| Delivery::Persisted { partition: PARTITION, offset: 0 }).collect(),
@@ -76,7 +78,7 @@ fn allocations(reserve: &Reserve, room: usize, status: StatusCode) -> u64 {
         assert_eq!(answer.status(), status);
     };
     (0..WARM_UP).for_each(|_| buy());
-    allocation_counter::measure(buy).count_total
+    (0..MEASURED).map(|_| allocation_counter::measure(&mut buy).count_total).min().unwrap()
 }
 
 /// Exact: whoever makes it cheaper writes the new figure down.
