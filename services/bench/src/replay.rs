@@ -27,14 +27,17 @@ use crate::{
 /// Between two looks at how much memory a command has used.
 const LOOK: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Purchases a second of the sale under which tables are swapped, of which at least this share must be accepted.
+/// Purchases a second of the sale under which tables are swapped, of which at least this share must come and be accepted.
 const LIVE: f64 = 200.0;
-const ACCEPTED: (u16, f64) = (202, 0.9);
+const LEAST: f64 = 0.9;
+const ACCEPTED: u16 = 202;
 const CONNECTIONS: usize = 64;
 /// The sale goes on in stretches, until somebody says that it is enough.
 const STRETCH: Duration = Duration::from_secs(2);
-/// Between two looks of a reader, and between two at every row.
-const READER: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
+/// Between two looks of a reader.
+const READ: Duration = Duration::from_millis(2);
+/// Between two of his looks at every row.
+const COUNT: Duration = Duration::from_secs(1);
 
 /// What a command said, in JSON, and the most memory it had, in bytes.
 struct Ran {
@@ -168,7 +171,7 @@ pub(crate) fn live(site: &Site, world: &World, voucher: &VoucherId, alone: f64) 
         (rebuilt, sale.join().expect("the sale does not panic"), reader.join().expect("the reader does not panic"))
     });
     let (rebuilt, sold, read) = (rebuilt?, sold?, read?);
-    let after = before + i64::try_from(sold.of(ACCEPTED.0))?;
+    let after = before + i64::try_from(sold.of(ACCEPTED))?;
     testkit::wait_until(PATIENCE, "what was sold to be decided", || seq(world, voucher).is_ok_and(|seq| seq >= after));
     let last = rebuilt.last().context("rounds")?.1;
     ensure!(seq(world, voucher)? == after || cfg!(debug_assertions), "more than the {after} events of what was sold");
@@ -183,8 +186,8 @@ pub(crate) fn live(site: &Site, world: &World, voucher: &VoucherId, alone: f64) 
     let ms = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64() * 1e3;
     site.say(&format!(
         "{rounds} swaps under a sale: {} accepted, {:.0}/s, p50 {:.1} p99 {:.1} longest {:.1} ms; {} looks at the tables, the longest {:.1} ms, {} at every row",
-        sold.of(ACCEPTED.0),
-        sold.rate(ACCEPTED.0),
+        sold.of(ACCEPTED),
+        sold.rate(ACCEPTED),
         ms(sold.latency.at(0.5)),
         ms(sold.latency.at(0.99)),
         ms(sold.latency.at(1.0)),
@@ -204,13 +207,13 @@ fn sell(address: SocketAddr, voucher: &VoucherId, over: &AtomicBool) -> Result<A
         let is_last = over.load(Relaxed);
         let arrivals = buyers::arrivals(LIVE, STRETCH, seed);
         let calls = buyers::calls(voucher, arrivals.len());
-        all.add(http::open(address, calls, arrivals, CONNECTIONS, ACCEPTED.0, PATIENCE)?);
+        all.add(http::open(address, calls, arrivals, CONNECTIONS, ACCEPTED, PATIENCE)?);
         if is_last {
             break;
         }
     }
-    let all = all.only(ACCEPTED.0)?;
-    ensure!(all.rate(ACCEPTED.0) >= ACCEPTED.1 * LIVE || cfg!(debug_assertions), "{:.0} purchases/s", all.rate(ACCEPTED.0));
+    let all = all.only(ACCEPTED)?;
+    ensure!(all.rate(ACCEPTED) >= LEAST * LIVE || cfg!(debug_assertions), "{:.0} purchases/s", all.rate(ACCEPTED));
     Ok(all)
 }
 
@@ -248,7 +251,7 @@ async fn look(world: &World, voucher: &VoucherId, over: &AtomicBool) -> Result<L
             seen.swaps += usize::from(is_swapped);
         }
         before = Some(now);
-        if counted.elapsed() > READER.1 {
+        if counted.elapsed() > COUNT {
             let row = client.query_one(&all, &[&voucher.as_str()]).await?;
             let (seq, rows): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
             ensure!(rows + 1 == seq && seq >= now.0, "{rows} orders beside {seq} events, after {now:?}");
@@ -257,7 +260,7 @@ async fn look(world: &World, voucher: &VoucherId, over: &AtomicBool) -> Result<L
         if is_last {
             return Ok(seen);
         }
-        tokio::time::sleep(READER.0).await;
+        tokio::time::sleep(READ).await;
     }
 }
 

@@ -401,19 +401,19 @@ pub(crate) fn merge(into: &mut State, from: State, findings: &mut Findings) {
     into.payments.extend(from.payments);
 }
 
-/// Each event must answer the request `next`, which moves on: requests have no gaps, and each has one event.
-pub(crate) fn in_turn(next: &mut i64, event: &Event, offset: i64, findings: &mut Findings) {
+/// Each event must answer the request `next`: requests have no gaps, and each has one event. Gives the request that the next one must answer.
+pub(crate) fn in_turn(next: i64, event: &Event, offset: i64, findings: &mut Findings) -> i64 {
     let (partition, answers) = (event.partition, event.request_offset);
-    if answers > *next {
+    if answers > next {
         let what = format!(
             "partition {partition}: requests {next}..{answers} have no event before event {offset}, which answers {answers}"
         );
         findings.differs(Kind::RequestUnanswered, what);
-    } else if answers < *next {
+    } else if answers < next {
         let what = format!("partition {partition}: event {offset} answers request {answers} again, or too late");
         findings.differs(Kind::EventRepeated, what);
     }
-    *next = answers.saturating_add(1).max(*next);
+    answers.saturating_add(1).max(next)
 }
 
 /// The `voucher_seq` that the event's voucher has reached; the event must have the next one.

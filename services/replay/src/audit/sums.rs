@@ -93,12 +93,12 @@ impl Sums {
         events.events(*from, to, |event: Event, offset| {
             if event.request_offset >= position {
                 // What it leaves out below the position has no answer, and will have none.
-                in_turn(&mut next_request.clone(), &event, offset, findings);
+                in_turn(*next_request, &event, offset, findings);
                 beyond = Some((offset, event.request_offset));
                 return Ok(ControlFlow::Break(()));
             }
             told.events += 1;
-            in_turn(next_request, &event, offset, &mut told.findings);
+            *next_request = in_turn(*next_request, &event, offset, &mut told.findings);
             told.evolve(cut, &event, offset);
             told.state.orders.clear();
             told.state.held.clear();

@@ -56,7 +56,7 @@ impl Partition {
         events.events(begun, to, |event, offset| {
             if event.request_offset >= position {
                 // What it leaves out below the position has no answer, and will have none.
-                in_turn(&mut fold.next_request.clone(), &event, offset, &mut fold.findings);
+                in_turn(fold.next_request, &event, offset, &mut fold.findings);
                 stopped = Some(offset);
                 return Ok(ControlFlow::Break(()));
             }
@@ -92,7 +92,7 @@ pub(super) struct Fold {
 impl Fold {
     fn take(&mut self, event: &Event, offset: i64) {
         self.events += 1;
-        in_turn(&mut self.next_request, event, offset, &mut self.findings);
+        self.next_request = in_turn(self.next_request, event, offset, &mut self.findings);
         let Some(voucher) = event.voucher_id.as_ref().filter(|_| event.voucher_seq > 0) else { return };
         let before = seq_before(&self.state, voucher, event, offset, &mut self.findings);
         if event.voucher_seq <= before {

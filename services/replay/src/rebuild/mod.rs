@@ -311,20 +311,15 @@ impl Build<'_> {
         let mut done = Ok(());
         for mut partition in std::mem::take(&mut self.partitions) {
             let position = positions.get(&partition.events.partition).copied().unwrap_or(0);
-            // Mostly all is there already, and the lanes may be standing still.
-            if partition.fold.next_request < position && done.is_ok() {
-                let stable;
-                (partition, stable) = blocking(move || {
-                    let stable = partition.events.whole_from(partition.from)?.stable;
-                    Ok((partition, stable))
-                })
-                .await?;
-                partition = read(partition, stable, position, |_| (), self.shadow.adder()).await?;
-            }
-            if partition.fold.next_request < position && done.is_ok() {
+            // What is there is read first: mostly that is all, and the lanes may be standing still.
+            for waits in [false, true] {
+                if partition.fold.next_request >= position || done.is_err() {
+                    break;
+                }
                 let ends;
                 (partition, ends) = blocking(move || {
-                    let ends = partition.events.wait_answered(position, Some(partition.from), until);
+                    let (walk, from) = (&mut partition.events, partition.from);
+                    let ends = if waits { walk.wait_answered(position, Some(from), until) } else { walk.whole_from(from) };
                     Ok((partition, ends))
                 })
                 .await?;

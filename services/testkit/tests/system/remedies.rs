@@ -17,8 +17,8 @@ fn what_is_missing_is_named_with_the_remedy() {
     let redis = redis::start(redis::RedisOptions::default()).unwrap();
     let world = World::builder().redis(redis.endpoint()).build();
     let topics = &world.connections().topics;
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let listener = TcpListener::bind(taken).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
     let nowhere = "postgresql://nobody@127.0.0.1:1/nowhere";
     for (line, code, words) in [
         // Nothing there, nothing to do.
